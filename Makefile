@@ -64,6 +64,7 @@ test-parts: install-s3
 
 # One process more than the two cores of a usual build machine: a sixth of the time a test waits for a lease or a kill.
 test: test-parts
+	@scripts/import_tests_once.sh
 	@scripts/check.sh lint >.cache/lint.log 2>&1 & lint=$$!; \
 	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junit-xml=$(REPORT) $(PYTEST_ARGS); failed=$$?; \
 	wait $$lint || failed=1; cat .cache/lint.log; exit $$failed

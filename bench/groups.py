@@ -13,6 +13,7 @@ from bench.measure import Measurement
 from bench.read import new_rows, single_machine
 from bench.reconcile import orphans, vacuum
 from bench.replicate import catch_up, idle, lag
+from bench.scale import costs, idle_sinks, inventory
 from bench.serve import open_dashboard, requests
 from bench.stream import change_feed, source
 
@@ -33,6 +34,7 @@ GROUPS: dict[str, tuple[Measurement, ...]] = {
     "replicate": (catch_up.MEASUREMENT, idle.MEASUREMENT, lag.MEASUREMENT),
     "stream": (source.MEASUREMENT, change_feed.MEASUREMENT),
     "growth": (history.MEASUREMENT, old_folder.MEASUREMENT),
+    "scale": (costs.MEASUREMENT, idle_sinks.MEASUREMENT, inventory.MEASUREMENT),
     "faults": (expired.MEASUREMENT, late.MEASUREMENT, killed.FILES, killed.POSTGRES),
     "serve": (*requests.MEASUREMENTS, open_dashboard.MEASUREMENT),
 }

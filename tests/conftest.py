@@ -38,7 +38,8 @@ _JVM_FLAGS = (
     # Room for all of it. With the 48 MB of that level an eighth of the time goes into making room, and what was thrown
     # out is interpreted again.
     "-XX:ReservedCodeCacheSize=256m -XX:-UseCodeCacheFlushing",
-    "-XX:+UseSerialGC",
+    # Half a gigabyte for new objects: a collection for each 100 MB of them took a twentieth of the time.
+    "-XX:+UseSerialGC -Xmn512m",
     run_report.note_start(),
 )
 QUICK_JVM = {"spark.driver.extraJavaOptions": " ".join(_JVM_FLAGS)}
@@ -64,7 +65,7 @@ TIMES = json.loads((HERE / "times.json").read_text("utf-8"))
 """Seconds that each file took when they were last recorded (`make test-times`)."""
 TYPICAL_SECONDS = 10
 """For a file that was not there then."""
-AS_USED = ("test_cluster", "test_demo", "test_secrets", "test_wheel")
+AS_USED = ("test_demo", "test_secrets", "test_wheel")
 """Files of tests/e2e that show what users see: each process has a JVM of its own."""
 
 MakeHome = Callable[..., LakeConfig]
@@ -253,11 +254,13 @@ def upgrade() -> None:
 def spark_started(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[SparkSession]:
     """The one JVM of this process, with S3 on its class path, so that any lake can be opened in it later."""
     from strandline.iceberg.session.lake_session import open_session, stop_spark
-    from tests.quick_hadoop import use_quick_hadoop
+    from tests.fork_server import write_python
+    from tests.quick_jvm import use_quick_jvm
 
-    quick = {"spark": {"options": QUICK_SPARK | WARM_WORKERS}}
+    python = {"spark.pyspark.python": str(write_python(tmp_path_factory.mktemp("python")))}
+    quick = {"spark": {"options": QUICK_SPARK | WARM_WORKERS | python}}
     session = open_session(make_home(tmp_path_factory.mktemp("shared"), quick), with_s3=True)
-    use_quick_hadoop(session._jvm, session._jsc.hadoopConfiguration())
+    use_quick_jvm(session._jvm, session._jsc.hadoopConfiguration())
     yield session
     stop_spark()
 

@@ -38,6 +38,7 @@ if __name__ == "__main__":
 from tests import fork_client  # noqa: E402
 
 PRELOADED = (
+    "alembic.command",
     "httpx",
     "pandas",
     "psycopg",
@@ -48,9 +49,27 @@ PRELOADED = (
     "pyspark.java_gateway",
     "pyspark.sql",
     "strandline.cli.main",
+    "strandline.deliver.facade",
+    "strandline.deliver.send.build_gather",
     "strandline.deliver.sinks.files.sink",
+    "strandline.iceberg.parquet_rows",
+    "strandline.iceberg.pyiceberg.catalog",
+    "strandline.iceberg.row_json",
+    "strandline.iceberg.schema.schema_file",
     "strandline.iceberg.session.lake_session",
+    "strandline.ingest.append",
+    "strandline.ingest.facade",
     "strandline.lake",
+    "strandline.maintain.facade",
+    "strandline.read.read_files",
+    "strandline.read.source.settled_source",
+    "strandline.read.source.spark_source",
+    "strandline.receive.facade",
+    "strandline.reconcile.facade",
+    "strandline.replicate.follow.apply_item",
+    "strandline.replicate.take_over.promote",
+    "strandline.serve.app",
+    "strandline.status.metrics",
     "uvicorn",
 )
 
@@ -175,6 +194,22 @@ def write_command(folder: Path, name: str, module: str) -> None:
     (folder / name).chmod(0o755)
 
 
+OF_DATA_SOURCES = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
+
+
+def write_python(folder: Path) -> Path:
+    """A Python for Spark. Spark plans each query of a Python data source, and runs each start of its streams, in a
+    process of its own (`OF_DATA_SOURCES`): a fork here. Everything else is what `sys.executable` does."""
+    lines = [f"#!{sys.executable} -IS", "import os, sys", f"sys.path.append({str(ROOT)!r})"]
+    lines += [f"if sys.argv[1:2] == ['-m'] and sys.argv[2] in {OF_DATA_SOURCES!r}:"]
+    lines += ["    from tests.fork_client import main", "    _, _, module, *sys.argv[1:] = sys.argv"]
+    lines += [f"    main({address()!r}, module, module)"]
+    lines += [f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])"]
+    (folder / "python").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "python").chmod(0o755)
+    return folder / "python"
+
+
 # ---- the server ------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +310,7 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     for module in PRELOADED:
         importlib.import_module(module)
+    importlib.import_module("strandline.cli.main").application()  # which imports every command
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     if (request := Server(listener).serve()) is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 JVM = "STRANDLINE_TEST_JVM"
+PYTHON = "STRANDLINE_TEST_PYTHON"
 
 
 def python(module: str, *arguments: str) -> list[str]:
@@ -47,7 +48,7 @@ def start(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], **pipes:
 
 
 def jvm_environ() -> Mapping[str, str]:
-    """Where the JVM of this process is, for the processes that it starts."""
+    """Where the JVM of this process is, and the Python that it starts, for the processes that this one starts."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -55,7 +56,10 @@ def jvm_environ() -> Mapping[str, str]:
     context = SparkContext._active_spark_context
     assert context is not None
     parameters = gateway.gateway_parameters
-    return {JVM: f"{parameters.port}:{parameters.auth_token}:{context._javaAccumulator.id()}"}
+    return {
+        JVM: f"{parameters.port}:{parameters.auth_token}:{context._javaAccumulator.id()}",
+        PYTHON: context.pythonExec,
+    }
 
 
 def environ_for_all_pythons(folder: Path) -> dict[str, str]:
@@ -71,13 +75,13 @@ def attach(*_: object) -> Any:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    from strandline.iceberg.session.launch import PACKAGES
+    from strandline.iceberg.session.launch import CLASSES, PACKAGES
     from strandline.iceberg.session.spark_internals import name_packages
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ.get(PYTHON, sys.executable)
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"], counters = os.environ[JVM].split(":")
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    name_packages(gateway.jvm, PACKAGES)
+    name_packages(gateway.jvm, PACKAGES, CLASSES)
     running = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
     java = gateway.jvm.JavaSparkContext(running)
     context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=running.conf()))

@@ -230,6 +230,11 @@ class S3:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def access_log(self) -> Path:
+        """A line for each request, if the server was started so."""
+        return self.server.folder / "requests"
+
     def make_bucket(self, name: str | None = None) -> str:
         """A new, empty bucket: a folder is what versitygw takes for one."""
         name = name or f"b-{secrets.token_hex(6)}"
@@ -246,7 +251,7 @@ class S3:
         )  # fmt: skip
 
 
-def start_s3() -> S3:
+def start_s3(*, access_log: bool = False) -> S3:
     program = find_program("versitygw")
     folder = _folder("s3")
     for part in ("data", "versions", "iam"):
@@ -255,9 +260,10 @@ def start_s3() -> S3:
     access_key, secret_key = "test-access", secrets.token_hex(16)
     log = folder / "log"
     with log.open("wb") as sink:
+        logged = ["--access-log", folder / "requests"] if access_log else []
         process = subprocess.Popen(
             [program, "--port", f"127.0.0.1:{port}", "--access", access_key, "--secret", secret_key, "--quiet",
-             "--keep-alive", "--iam-dir", folder / "iam",
+             "--keep-alive", *logged, "--iam-dir", folder / "iam",
              "posix", "--versioning-dir", folder / "versions", folder / "data"],
             stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd=folder, preexec_fn=_die_with_parent,
         )  # fmt: skip

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from bench import frames, lakes
-from bench.ingest.cluster import cluster
 from bench.ingest.driver_memory import SETTINGS
 from bench.measure import Bench, Measurement, in_turn
 from bench.results import Figure, Goal, Samples
+from tests.spark_cluster import start_cluster
 
 TASK = Figure("peak memory of a task that builds chunks, each way", "chunks", None, Goal(2.0, "at most", "ours"))
 DRIVER = Figure(
@@ -68,9 +68,9 @@ def driver(bench: Bench) -> dict[str, Samples]:
                 options = {"path": str(bench.work / f"{name}-{n}"), "chunk_rows_max": str(small // 4)}
                 lake.delivery.add(f"{name}-{n}", name, "files", options)
     stop_spark()
-    with cluster(bench.work, workers=2, memory="1g") as master:
+    with start_cluster(bench.work / "cluster") as cluster:
         with (home / "strandline.toml").open("a", encoding="utf-8") as settings:
-            settings.write(SETTINGS.format(master=master))
+            settings.write(SETTINGS.format(master=cluster.url))
 
         def peak(sink: str) -> float:
             command = [sys.executable, "-m", "bench.deliver.memory", str(home), sink]

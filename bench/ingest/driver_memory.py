@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from bench import frames, lakes
-from bench.ingest.cluster import cluster
 from bench.measure import Bench, Measurement, in_turn
 from bench.results import Figure, Goal, Samples
+from tests.spark_cluster import start_cluster
 
 PEAK = Figure(
     "peak memory of the driver at a batch ten times larger", "MB", "the same at the smaller batch", Goal(1.2, "at most")
@@ -33,9 +33,9 @@ def measure(bench: Bench) -> dict[str, Samples]:
     small = bench.sized(200_000, 20_000)
     home = bench.work / "lake"
     _prepare(bench, home, small)
-    with cluster(bench.work, workers=2, memory="1g") as master:
+    with start_cluster(bench.work / "cluster") as cluster:
         with (home / "strandline.toml").open("a", encoding="utf-8") as settings:
-            settings.write(SETTINGS.format(master=master))
+            settings.write(SETTINGS.format(master=cluster.url))
 
         def peak(source: str) -> float:
             command = [sys.executable, "-m", "bench.ingest.driver_memory", str(home), str(bench.work / source)]

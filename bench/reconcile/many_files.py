@@ -32,8 +32,9 @@ VARIETIES = 500
 """Of statistics. An entry that is like another is far behind it: farther than deflate looks."""
 
 
-def make_table(lake: Lake, name: str, *, live: int, stray: int, columns: int) -> str:
-    """Name in the catalog. All of `stray` are old enough for either side to report."""
+def make_table(lake: Lake, name: str, *, live: int, stray: int, columns: int, on_disk: bool = True) -> str:
+    """Name in the catalog. All of `stray` are old enough for either side to report. Without `on_disk`, the table alone
+    knows the live files."""
     spark = lake.spark
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.many")
     fields = ", ".join(f"c{n} {'string' if n % 3 else 'bigint'}" for n in range(columns))
@@ -45,12 +46,12 @@ def make_table(lake: Lake, name: str, *, live: int, stray: int, columns: int) ->
     spark.sql(f"INSERT INTO lake.many.{name} VALUES ({values})")
     table = lake.catalog.load(f"many.{name}")
     folder = Path(_local(table.location())) / "data"
-    paths = make_files(folder, live, stray)
+    paths = make_files(folder, live, stray, on_disk=on_disk)
     _register(table, paths)
     return f"many.{name}"
 
 
-def make_files(folder: Path, live: int, stray: int) -> Iterator[str]:
+def make_files(folder: Path, live: int, stray: int, *, on_disk: bool = True) -> Iterator[str]:
     """Makes all of them, and gives the paths of those that are to be live."""
     folders = [folder / f"p={n:03d}" for n in range(FOLDERS)]
     for each in folders:
@@ -61,9 +62,15 @@ def make_files(folder: Path, live: int, stray: int) -> Iterator[str]:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
         os.utime(path, (old, old))
     for n in range(live):
-        path = f"{folders[n % FOLDERS]}/{n % 1000:05d}-{n}-0b1d2f3a-4c5e-6789-abcd-ef{n:010d}-00001.parquet"
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+        path = live_path(folder, n)
+        if on_disk:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
         yield path
+
+
+def live_path(folder: Path, n: int) -> str:
+    """Of the nth live file of the table."""
+    return f"{folder}/p={n % FOLDERS:03d}/{n % 1000:05d}-{n}-0b1d2f3a-4c5e-6789-abcd-ef{n:010d}-00001.parquet"
 
 
 def _register(table: Table, paths: Iterator[str]) -> None:

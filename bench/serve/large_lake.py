@@ -9,13 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench import frames, lakes
-from strandline.core.delivery_types import Acknowledged, ChunkPlan, ChunkState, LanePlan
+from strandline.core.delivery_types import Acknowledged, ChunkPlan, ChunkState, LanePlan, SinkRecord
 from strandline.core.read_token import Continuation
 from strandline.core.roles import Role
 from strandline.core.types import BlockKind, Dataset, Seq, SeqRange
 from strandline.lake import Lake
 from strandline.ledger.deliver import intents, sinks
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.ingest import datasets, restored_blocks
 from strandline.ledger.schema.maintain import maintenance_run
 
@@ -28,7 +28,7 @@ def fill(home: Path, *, tables: int, sinks_count: int, lanes: int, runs: int) ->
         made = make_datasets(lake, tables)
         _add_runs(lake, made, runs)
         for n in range(sinks_count):
-            _add_sink(lake, made[n % len(made)], f"sink{n:03}", lanes)
+            add_sink(lake, made[n % len(made)], f"sink{n:03}", lanes)
         lake.status()  # whatever is counted once
         return lake.receiver.create_token("bench", role=Role.READ)[1]
 
@@ -81,12 +81,10 @@ def _add_runs(lake: Lake, made: list[Dataset], runs: int) -> None:
         connection.execute(maintenance_run.insert(), rows)
 
 
-def _add_sink(lake: Lake, dataset: Dataset, name: str, lanes: int) -> None:
-    ledger, until = lake.ledger, Seq(ROWS)
-    with ledger.write() as connection:
-        restored_blocks.insert_published(
-            connection, dataset.id, SeqRange(Seq(1), until), kind=BlockKind.RECOVERED, batch_id=f"rows of {name}"
-        )
+def add_sink(lake: Lake, dataset: Dataset, name: str, lanes: int) -> SinkRecord:
+    """One that has all rows up to `ROWS`."""
+    with lake.ledger.write() as connection:
+        add_rows(connection, dataset, f"rows of {name}", 1)
         record = sinks.add(
             connection,
             instance=name,
@@ -97,17 +95,30 @@ def _add_sink(lake: Lake, dataset: Dataset, name: str, lanes: int) -> None:
             destination=f"file:///{name}",
             start=None,
         )
+    pass_of(lake, record, dataset, ROWS, lanes)
+    return record
+
+
+def add_rows(connection: Connection, dataset: Dataset, batch: str, first: int) -> None:
+    """In the ledger alone."""
+    rows = SeqRange(Seq(first), Seq(first + ROWS - 1))
+    restored_blocks.insert_published(connection, dataset.id, rows, kind=BlockKind.RECOVERED, batch_id=batch)
+
+
+def pass_of(lake: Lake, record: SinkRecord, dataset: Dataset, until: int, lanes: int) -> None:
+    """What a deliverer does in the ledger when each lane of a sink gets a chunk of the last `ROWS` rows."""
+    ledger, first, mark = lake.ledger, until - ROWS + 1, Seq(until)
     lease = sinks.leases.take(ledger, record.id, seconds=600)
     if lease is None:
-        raise RuntimeError(f"{name} has a lease already")
+        raise RuntimeError(f"{record.name} has a lease already")
 
-    def token(mark: Seq | None) -> str:
-        return Continuation(lake.id, dataset.table_uuid, mark).encode()
+    def token(seq: Seq | None) -> str:
+        return Continuation(lake.id, dataset.table_uuid, seq).encode()
 
-    chunk = (ChunkPlan(SeqRange(Seq(1), until), ROWS // lanes),)
+    chunk = (ChunkPlan(SeqRange(Seq(first), mark), ROWS // lanes),)
     partitions = [""] if lanes == 1 else [f"k={n}" for n in range(lanes)]
-    plan = [LanePlan(partition, None, until, chunk) for partition in partitions]
-    stored = intents.store_plan(ledger, lease, record, until=until, lanes=plan, options={}, token=token) or []
+    plan = [LanePlan(partition, None if first == 1 else Seq(first - 1), mark, chunk) for partition in partitions]
+    stored = intents.store_plan(ledger, lease, record, until=mark, lanes=plan, options={}, token=token) or []
     intents.acknowledge(
         ledger,
         lease,

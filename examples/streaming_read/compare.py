@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 import strandline
 from strandline.iceberg.schema.schema_file import parse_columns
 
@@ -48,7 +50,7 @@ class StreamingRead:
         self.checkpoint = "second-checkpoint"
 
     def delivered(self) -> list[int]:
-        return numbers_in(self.lake, self.folder / "rows")
+        return numbers_in(self.folder / "rows")
 
 
 @dataclass
@@ -64,7 +66,7 @@ class StrandlineRead:
         return copied(rows, self.folder, "checkpoint")
 
     def delivered(self) -> list[int]:
-        return numbers_in(self.lake, self.folder / "rows")
+        return numbers_in(self.folder / "rows")
 
 
 def copied(rows: DataFrame, folder: Path, checkpoint: str) -> str | None:
@@ -102,12 +104,11 @@ class StrandlineSink:
         return report.reason
 
     def delivered(self) -> list[int]:
-        return numbers_in(self.lake, self.folder)
+        return numbers_in(self.folder)
 
 
-def numbers_in(lake: Lake, folder: Path) -> list[int]:
-    files = [str(p) for p in folder.rglob("*.parquet")]
-    return [] if not files else [r.n for r in lake.spark.read.parquet(*files).select("n").collect()]
+def numbers_in(folder: Path) -> list[int]:
+    return [n for file in folder.rglob("*.parquet") for n in pq.read_table(file, columns=["n"])["n"].to_pylist()]
 
 
 def reason(error: Exception) -> str:

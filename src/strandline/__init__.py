@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Lake", "ReplicationState", "StrandlineSource", "init_lake", "open", "register"]
 __version__ = "0.1.0"
 
-_DOORS = {
+_PUBLIC = {
     "Lake": ("lake", "Lake"),
     "ReplicationState": ("replicate.state", "ReplicationState"),
     "StrandlineSource": ("read.source.spark_source", "StrandlineSource"),
@@ -25,9 +25,9 @@ _DOORS = {
 
 
 def __getattr__(name: str) -> Any:
-    """A door opens when somebody comes: executors and worker processes import a module of this package each, and the
-    half second that settings and SQL take would be theirs as well."""
-    if name not in _DOORS:
+    """Imports a public name when it is first used. Executors and worker processes import modules of this package, and
+    must not wait the half second that importing settings and SQL takes."""
+    if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, behind = _DOORS[name]
+    module, behind = _PUBLIC[name]
     return getattr(import_module(f"{__name__}.{module}"), behind)

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from strandline.apply.facade import Declarations
     from strandline.core.records.reconcile_records import ReconcileRun
     from strandline.deliver.tick import TickReport
+    from strandline.iceberg.pyiceberg.schema import TableDescription
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
-    from strandline.ingest.append import Appended, Progress
+    from strandline.ingest.append import Appended, AppendProgress
     from strandline.ingest.datasets import DatasetAdmin
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
@@ -73,9 +74,12 @@ class Lake(LakeParts):
             full_name(name), columns, deliver_by=deliver_by, partition_by=partition_by, shards=shards
         )
 
-    def alter_dataset(self, name: str, alterations: Sequence[Alteration]) -> None:
+    def alter_dataset(self, name: str, alterations: Sequence[Alteration], *, dry_run: bool = False) -> TableDescription:
+        """Commits all alterations at once, and returns the table with them. A dry run makes the same checks and changes
+        nothing."""
         self.ledger.query(sites.check_leads)
-        self._datasets.alter(self.dataset(name), alterations)
+        change = self._datasets.would_alter if dry_run else self._datasets.alter
+        return change(self.dataset(name), alterations)
 
     def drop_dataset(self, name: str, *, dry_run: bool = False) -> Dataset:
         """Removes the dataset from catalog and ledger; its files stay, and its sequence numbers are not used again. A
@@ -117,9 +121,7 @@ class Lake(LakeParts):
 
         self.ledger.query(sites.check_leads)
         name = full_name(name)
-        known = register(
-            self.ledger, self.catalog, self.tables, self.id, name, AdoptTerms(history, deliver_by, leave_foreign)
-        )
+        known = register(self.ledger, self.open_tables, self.id, name, AdoptTerms(history, deliver_by, leave_foreign))
         self._watches.forget(name)
         self.recover()
         return self.ingestion.number(known, on_step)
@@ -133,7 +135,7 @@ class Lake(LakeParts):
         *,
         batch_id: str | None = None,
         shard: int | None = None,
-        progress: Progress = lambda step, rows: None,
+        progress: AppendProgress = lambda step, rows: None,
     ) -> Appended:
         """Appends all rows of the frame once, however often the batch id is used. Returns when they are published.
 
@@ -157,13 +159,13 @@ class Lake(LakeParts):
     ) -> list[FileOutcome]:
         """Ingests files: each as a batch, or all of them as one batch with an id. Returns the outcome of each. If Spark
         must start, settles the blocks of dead writers first."""
-        from strandline.ingest.ingest_files import Options
+        from strandline.ingest.ingest_files import IngestOptions
 
         rejects = self.config.home / "rejects" if rejects_folder is None else rejects_folder
         return self.ingestion.ingest(
             dataset,
             [Path(p) for p in paths],
-            Options(
+            IngestOptions(
                 batch_id, again, strict, format, rejects, self.config.settings.ingest.files_at_once_max,
                 progress or (lambda path, step, rows: None), on_done or (lambda outcome: None), on_bytes,
             ),
@@ -211,6 +213,10 @@ class Lake(LakeParts):
         target = self.dataset(dataset)
         return self.ledger.query(blocks.sealed, target.id)
 
+    def allocated(self, dataset: Dataset) -> Seq | None:
+        """The highest sequence number that was ever given to the dataset."""
+        return self.ledger.query(blocks.highest, dataset.id)
+
     def watch(self, dataset: str) -> SealedWatermark:
         """One watch per dataset and process."""
         return self._watches.watch(self.dataset(dataset))
@@ -251,7 +257,7 @@ class Lake(LakeParts):
         wanted = read_request(continuation, until, partition, columns, limit, internal)
         self.ingestion.catch_up()
         target = self.dataset(dataset)
-        found = read_from_files(self.config, self.ledger, lambda: self.catalog, self.id, target, wanted)
+        found = read_from_files(self.config, self.ledger, self.open_tables, self.id, target, wanted)
         return self._rows(target, wanted) if found is None else found
 
     def _rows(self, target: Dataset, wanted: ReadRequest) -> Rows:

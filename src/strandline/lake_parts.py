@@ -45,6 +45,37 @@ def _read_lines() -> ReadLines:
     return read_json_lines
 
 
+class OpenTables:
+    """The tables of a lake (`iceberg/lake_tables.LakeTables`). Thread-safe."""
+
+    def __init__(self, config: LakeConfig, ingestion: Ingestion) -> None:
+        self._config = config
+        self._ingestion = ingestion
+        self._opening = threading.Lock()
+        self._catalog: PyIcebergCatalog | None = None
+
+    @property
+    def catalog(self) -> PyIcebergCatalog:
+        from strandline.iceberg.pyiceberg.catalog import open_catalog
+
+        with self._opening:
+            if self._catalog is None:
+                self._catalog = open_catalog(self._config)
+            return self._catalog
+
+    @property
+    def settled(self) -> SparkTables:
+        return self._ingestion.context.tables
+
+    @property
+    def unsettled(self) -> SparkTables:
+        return self._ingestion.unsettled_context.tables
+
+    def close(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+
+
 class LakeParts:
     """Each heavy part is made when it is first used."""
 
@@ -55,7 +86,6 @@ class LakeParts:
         self.witness: Witness = open_witness(config)
         self._glances = TableGlances(config)
         self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
-        self._opening = threading.Lock()
         self.on_start: Callable[[str], None] | None = None
         """Gets the steps of a slow first start (fetching the runtime, starting Spark)."""
 
@@ -81,8 +111,8 @@ class LakeParts:
         if "replication" in self.__dict__:
             self.replication.close()
         self._watches.close()
-        if "_catalog" in self.__dict__:
-            self._catalog.close()
+        if "open_tables" in self.__dict__:
+            self.open_tables.close()
         self.ledger.close()
 
     def __enter__(self) -> Self:
@@ -98,28 +128,23 @@ class LakeParts:
         """A session of this lake's own; its tables are `lake.<namespace>.<table>`."""
         return self.tables().spark
 
+    @cached_property
+    def open_tables(self) -> OpenTables:
+        return OpenTables(self.config, self.ingestion)
+
     def tables(self) -> SparkTables:
         """Iceberg through Spark, without settling anything first."""
-        return self.ingestion.unsettled_context.tables
+        return self.open_tables.unsettled
 
     @property
     def work(self) -> IngestContext:
         """The context of ingest. The first use settles the blocks of dead writers."""
         return self.ingestion.context
 
-    def _settled_tables(self) -> SparkTables:
-        return self.work.tables
-
     @property
     def catalog(self) -> PyIcebergCatalog:
-        with self._opening:  # threads of a server ask for it at the same time
-            return self._catalog
-
-    @cached_property
-    def _catalog(self) -> PyIcebergCatalog:
-        from strandline.iceberg.pyiceberg.catalog import open_catalog
-
-        return open_catalog(self.config)
+        """Iceberg without a JVM."""
+        return self.open_tables.catalog
 
     @cached_property
     def ingestion(self) -> Ingestion:
@@ -147,8 +172,7 @@ class LakeParts:
         from strandline.deliver.context import DeliverContext
         from strandline.deliver.facade import Delivery
 
-        context = DeliverContext(self.id, self.config, self.ledger, self._settled_tables)
-        return Delivery(context, lambda: self.catalog, self.ingestion)
+        return Delivery(DeliverContext(self.id, self.config, self.ledger, self.open_tables), self.ingestion)
 
     @cached_property
     def receiver(self) -> Receiver:
@@ -160,9 +184,9 @@ class LakeParts:
 
         spool, receipts = open_spool(self.config), open_receipts(self.config)
         context = IntakeContext(
-            self.config, self.ledger, spool, self._settled_tables, self.ingestion, receipts, self.witness
+            self.config, self.ledger, spool, self.open_tables, self.ingestion, receipts, self.witness
         )
-        return Receiver(context, lambda: self.catalog, _read_lines)
+        return Receiver(context, _read_lines)
 
     @cached_property
     def maintenance(self) -> Maintenance:
@@ -173,7 +197,7 @@ class LakeParts:
 
         ways_in = (self.ingestion, self.receiver)
         context = MaintainContext(
-            self.id, self.config, self.ledger, self._settled_tables, self.witness, *ways_in,
+            self.id, self.config, self.ledger, self.open_tables, self.witness, *ways_in,
             QuarantineForPurge(self.delivery.context),
         )  # fmt: skip
         return Maintenance(context)
@@ -190,14 +214,14 @@ class LakeParts:
         """Drift between tables and storage: runs, their records, and quarantined files."""
         from strandline.reconcile.facade import Reconciler
 
-        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.ingestion)
+        return Reconciler(self.config, self.ledger, self.open_tables, self.witness, self.ingestion)
 
     @cached_property
     def leader(self) -> Leader:
         """Offers and rows for followers of this lake."""
         from strandline.replicate.lead.leader import Leader
 
-        return Leader(self.id, self.ledger, lambda: self.catalog)
+        return Leader(self.id, self.ledger, self.open_tables)
 
     @cached_property
     def followers(self) -> Followers:
@@ -205,7 +229,7 @@ class LakeParts:
         from strandline.replicate.lead.manage_followers import Followers
 
         lease = None if self.config.settings.replication.arbiter is None else self.replication.lease
-        return Followers(self.ledger, self.witness, lambda: self.catalog, lease)
+        return Followers(self.ledger, self.witness, self.open_tables, lease)
 
     @cached_property
     def tasks(self) -> Tasks:

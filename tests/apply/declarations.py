@@ -12,6 +12,7 @@ from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
 from strandline.apply.steps import (
     AddSink,
     AlterDataset,
+    ApplyStep,
     ChangeRule,
     ChangeSchedule,
     CreateDataset,
@@ -19,7 +20,6 @@ from strandline.apply.steps import (
     KindOptions,
     LakeFound,
     RemoveSink,
-    Step,
     UpdateSink,
 )
 from strandline.core.settings.maintain import RetainSettings
@@ -138,7 +138,7 @@ def need(so: bool, why: object) -> None:
         raise Broken(why)
 
 
-def take(lake: Declaration, step: Step) -> Declaration:
+def take(lake: Declaration, step: ApplyStep) -> Declaration:
     datasets, sinks = dict(lake.datasets), dict(lake.sinks)
     rules, schedules = dict(lake.rules), dict(lake.schedules)
     match step.operation:

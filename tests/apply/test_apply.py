@@ -37,7 +37,7 @@ from strandline.ledger import audit
 from strandline.ledger.ingest import blocks
 from strandline.status.reconciliation import load_reconciliation
 from tests.apply.declarations import DatasetSpec, crons, fields, primitives, rules
-from tests.unit.test_cli import document, error
+from tests.command_line import document, error, init_lake_here
 
 DECLARED = """
 [dataset.events]
@@ -72,10 +72,7 @@ ALL = [word for p in Permission for word in ("--allow", p.value)]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-    assert run(["init"]) == 0
+    init_lake_here(tmp_path, monkeypatch)
     (tmp_path / "lake.toml").write_text(DECLARED)
     yield tmp_path
     failpoints.arm("")

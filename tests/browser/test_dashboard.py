@@ -17,9 +17,10 @@ from strandline.lake_admin import init_lake
 from tests.browser.conftest import AXE, DESKTOP, PATIENCE_MILLISECONDS, Shown, Visitor, visit
 from tests.browser.shown_lake import STRAY
 from tests.conftest import missing
-from tests.serve.conftest import API, Served, eventually, serving
+from tests.serve.conftest import API, Served, serving
 from tests.serve.test_called_off import Held, hold_compaction
 from tests.spark.lakes import create, numbers
+from tests.waiting import eventually
 
 expect.set_options(timeout=PATIENCE_MILLISECONDS)
 

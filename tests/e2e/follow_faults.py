@@ -25,8 +25,16 @@ from strandline.ledger.receive import receive_holds
 from strandline.maintain.retain import retain
 from strandline.replicate.facade import CHECKPOINT_NAME
 from tests.e2e.follow_run import OVER_A_ROUGH_NETWORK, ROUGH, FollowRun, is_stopped
+from tests.fork_server import Forked
 from tests.spark.followed import restarted
-from tests.spark.protocol import COLUMNS, copy_ledger, expire_everything, outlive_lease, restore_ledger
+from tests.spark.protocol import (
+    COLUMNS,
+    copy_ledger,
+    expire_everything,
+    ledger_is_locked,
+    outlive_lease,
+    restore_ledger,
+)
 
 APPLYING = ("record", "follow", "stage", "publish", "settle")
 STEPS = tuple(point for point in failpoints.POINTS if point.partition(".")[0] in APPLYING)
@@ -70,8 +78,10 @@ class Campaign(FollowRun):
         self.end_processes()
         self.join_network()
         point = self.deal(STOPPED, BETWEEN)
-        process = self.start(f"{point}=stop@{self.choose.randint(1, 2)}")
-        self.until(lambda: is_stopped(process), f"{point} was not reached")
+        process = self.stop_at(point)
+        while ledger_is_locked(self.near):  # by another thread of it, which stopped within a transaction
+            self.end_processes()
+            process = self.stop_at(point)
         self.live.remove(process)
         self.stopped.append(process)
         outlive_lease(self.near)
@@ -80,6 +90,11 @@ class Campaign(FollowRun):
         self.start()
         self.until(lambda: self.has_upto(wanted), "nobody takes the work over", feed=False)
         self.fired[STOPPED + point] += 1
+
+    def stop_at(self, point: str) -> Forked:
+        process = self.start(f"{point}=stop@{self.choose.randint(1, 2)}")
+        self.until(lambda: is_stopped(process), f"{point} was not reached")
+        return process
 
     def several_appliers(self) -> None:
         """Two of them apply something after they have all been started."""

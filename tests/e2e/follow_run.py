@@ -21,6 +21,7 @@ from strandline.core.types import Seq
 from strandline.lake import Lake
 from strandline.ledger import audit
 from strandline.ledger.ingest import sequence
+from strandline.ledger.replicate import following
 from tests.campaign import Decks
 from tests.e2e.following import WAIT_SECONDS_MAX, Sites
 from tests.fork_server import Forked
@@ -209,6 +210,13 @@ class FollowRun:
             self.hit["requests of a cut network"] += 1
             return HOW[self.choose.choice(list(HOW))]
 
+    def described(self, follower: Lake) -> str:
+        opened = [(int(i.head.rows.lo), i.head.item.value) for i in follower.ledger.query(following.open_items)]
+        seals = f"sealed to {follower.sealed('events')}, the leader to {self.leader.sealed('events')}"
+        return (
+            f"{follower.config.home.name} is {seals}; open: {opened}; the leader has {_rows(self.leader).num_rows} rows"
+        )
+
     # --- what must hold ---
 
     def settle(self) -> None:
@@ -231,7 +239,7 @@ class FollowRun:
             ours = _rows(follower)
             ids = ours["id"].to_pylist()
             assert len(ids) == len(set(ids)), f"{follower.config.home.name} has rows twice"
-            assert set(ids) == wanted, _difference(set(ids), wanted)
+            assert set(ids) == wanted, f"{_difference(set(ids), wanted)}; {self.described(follower)}"
             by_number = {row["_ingest_seq"]: row for row in ours.to_pylist()}
             assert len(by_number) == len(ids)
             different = [row for row in theirs.to_pylist() if by_number.get(row["_ingest_seq"]) != row]

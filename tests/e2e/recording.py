@@ -5,15 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from strandline.core import forward_protocol
+from tests import loopback
 
 WAIT_SECONDS_MAX = 300
 GONE_SECONDS_MAX = 30
@@ -39,11 +38,11 @@ def recording(upstream_port: int) -> Iterator[tuple[int, list[Posted]]]:
     the receiver dies before it answers."""
     posted: list[Posted] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(loopback.Handler):
         protocol_version = "HTTP/1.1"
 
         def _pass(self) -> None:
-            content = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            content = self.read_body()
             answer = _ask(upstream_port, self.command, self.path, content, dict(self.headers))
             if self.command == "POST" and self.path.endswith("/rows"):
                 said = None if answer is None else json.loads(answer[1])
@@ -55,28 +54,13 @@ def recording(upstream_port: int) -> Iterator[tuple[int, list[Posted]]]:
                 self.close_connection = True
                 return
             response, payload = answer
-            self.send_response_only(response.status)
-            for name in ("Content-Type", "Retry-After", forward_protocol.RECEIVER):
-                if value := response.headers[name]:
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
+            names = ("Content-Type", "Retry-After", forward_protocol.RECEIVER)
+            self.answer(response.status, payload, [(n, value) for n in names if (value := response.headers[n])])
 
         do_HEAD = do_POST = _pass
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1], posted
-    finally:
-        server.shutdown()
-        server.server_close()
+    with loopback.serving(Handler) as port:
+        yield port, posted
 
 
 def _wait_until_gone(port: int) -> None:

@@ -20,7 +20,18 @@ from strandline.ledger.replicate import cuts
 from tests.campaign import Decks
 from tests.e2e.following import WAIT_SECONDS_MAX
 from tests.e2e.slow_way import SlowWay
-from tests.e2e.taking_over import CUTTING, KILLED, LEASE_SECONDS, PROMOTING, REJOINING, Batch, TakeOvers, rows_of
+from tests.e2e.taking_over import (
+    CUTTING,
+    KILLED,
+    LEASE_SECONDS,
+    PROMOTING,
+    REJOINING,
+    STANDING,
+    STOOD,
+    Batch,
+    TakeOvers,
+    rows_of,
+)
 from tests.fork_server import Forked
 from tests.spark.followed import restarted
 from tests.spark.network_cut import ASKED_FOR, HOW, cut_once_each
@@ -204,6 +215,12 @@ class TakeOverCampaign(TakeOvers):
         self.join(old)
         self.follow_killed(old, self.deal("cutting", CUTTING, KILLED))
 
+    def stopped_in_the_cut(self, old: str) -> None:
+        self.join(old)
+        standing = self.stand_still_in_the_cut(old)
+        self.follow(old)
+        self.let_go_on(old, standing)
+
     def network_cut(self, old: str) -> None:
         """A request of each kind is cut off; then the network is back."""
         self.join(old, transport="http")
@@ -293,6 +310,7 @@ PROMOTIONS: dict[str, Callable[[TakeOverCampaign, Sequence[str]], str]] = {
 RETURNS: dict[str, Callable[[TakeOverCampaign, str], None]] = {
     "killed while it rejoins": TakeOverCampaign.killed_while_it_rejoins,
     "killed in the cut": TakeOverCampaign.killed_in_the_cut,
+    "stopped in the cut": TakeOverCampaign.stopped_in_the_cut,
     "network cut": TakeOverCampaign.network_cut,
 }
 
@@ -301,4 +319,5 @@ EVERY_FAULT = frozenset(
     | {STOPPED + point for point in (*WRITING, *DELIVERING)}
     | {cut_name(what, how) for what in ASKED_FOR for how in HOW}
     | {KILLED + point for point in (*PROMOTING, *REJOINING, *CUTTING)}
+    | {STOOD + point for point in STANDING}
 )

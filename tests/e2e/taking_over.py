@@ -20,12 +20,13 @@ from pyspark.sql import DataFrame
 from strandline.core.errors import LeaseOver, StorageError
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import rejoin_lake
+from strandline.ledger.ingest import sequence
 from tests.e2e.following import WAIT_SECONDS_MAX, Settings, Sites
 from tests.fork_server import Forked
 from tests.spark.deliveries import Destination
 from tests.spark.deliveries import outlive_lease as outlive_delivery
 from tests.spark.followed import assert_same, restarted
-from tests.spark.protocol import outlive_lease
+from tests.spark.protocol import ledger_is_locked, outlive_lease
 
 COLUMNS = [{"name": "n", "type": "long", "required": True}, {"name": "text", "type": "string"}]
 KILLED = "killed at "
@@ -40,6 +41,12 @@ REJOINING = ("rejoin.before_witness", "rejoin.after_witness", "rejoin.after_comm
 CUTTING = ("record.after_commit", "cut.after_epoch", "cut.after_files", "cut.after_record", "cut.after_branches",
            "cut.after_delete", "cut.before_settle", "cut.before_witness", "cut.after_witness",
            "cut.after_settle")  # fmt: skip
+
+STANDING = ("follow.after_take", "cut.after_epoch")
+"""Whoever stands still there goes on when another process has carried the cut out: nobody may get the epoch that it
+raises (docs/adr/0089)."""
+STOOD = "stood still at "
+ATTEMPTS_MAX = 10
 
 
 def settings_in(folder: Path) -> Callable[[str], Settings]:
@@ -185,11 +192,48 @@ class TakeOvers:
         rejoin_lake(self.lakes[name].config, address, token=token)
         self.reopen(name)
 
-    def follow_killed(self, name: str, *killed_at: str) -> None:
-        """It is killed at each of the points, and then goes on to the end."""
+    def kill_follower(self, name: str, *killed_at: str) -> None:
+        """At each of the points, one after the other."""
         for point in killed_at:
             self.killed(self.sites.start(self.lakes[name], f"{point}=kill"), point)
             outlive_lease(self.lakes[name])
+
+    def follow_killed(self, name: str, *killed_at: str) -> None:
+        """It is killed at each of the points, and then goes on to the end."""
+        self.kill_follower(name, *killed_at)
+        self.follow(name)
+
+    def stand_still_in_the_cut(self, name: str) -> list[Forked]:
+        """Processes of a follower that has not carried out the cut yet: each takes it over from the one before."""
+        standing = []
+        for point in STANDING:
+            standing.append(self._stand_still(name, point))
+            self.fired[STOOD + point] += 1
+        outlive_lease(self.lakes[name])
+        return standing
+
+    def _stand_still(self, name: str, point: str) -> Forked:
+        """A process that stands still without a lock on the ledger: another of its threads may have one. SQLite lets
+        nobody else write then, so that process is killed, and another one takes its place."""
+        command = ("strandline.cli.main", "follow", "--once", "--json")
+        for _ in range(ATTEMPTS_MAX):
+            outlive_lease(self.lakes[name])
+            process = self.sites.command(self.lakes[name], *command, failpoint=f"{point}=stop")
+            process.wait_until_stopped(WAIT_SECONDS_MAX)
+            if not ledger_is_locked(self.lakes[name]):
+                return process
+            process.kill()
+            process.wait(WAIT_SECONDS_MAX)
+        raise AssertionError(f"{point}: each process stood still with a lock on the ledger")
+
+    def let_go_on(self, name: str, standing: Sequence[Forked]) -> None:
+        """Processes that stood still; then rows of the leader come to this site as before."""
+        for process in standing:
+            process.send_signal(signal.SIGCONT)
+            assert process.wait(WAIT_SECONDS_MAX) >= 0, self.sites.told()
+        site = self.lakes[name]
+        assert site.work.tables.view("default.events").epoch <= site.ledger.query(sequence.read).epoch
+        self.append(1)
         self.follow(name)
 
     def reopen(self, name: str) -> Lake:

@@ -29,13 +29,12 @@ from tests.spark.protocol import (
     COLUMNS,
     assert_sound,
     branches,
-    copy_ledger,
     crash_at,
+    forget_two_batches,
     frame,
     ids,
     new_lake,
     outlive_lease,
-    restore_ledger,
     states,
     unreadable,
 )
@@ -124,10 +123,7 @@ def test_a_recoverer_killed_while_it_abandons_is_recovered_from(lake: Lake, poin
 
 @pytest.mark.parametrize("point", points("resync"))
 def test_a_process_killed_while_it_opens_a_restored_ledger_is_gone_on_from(lake: Lake, point: str) -> None:
-    copy = copy_ledger(lake, "copy.db")
-    lake.append("events", frame(lake, 0), batch_id="a")
-    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
-    restore_ledger(lake, copy)
+    forget_two_batches(lake)
     killed_at(lake, point, "recover")
     lake.recover()
     assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))
@@ -137,10 +133,7 @@ def test_a_process_killed_while_it_opens_a_restored_ledger_is_gone_on_from(lake:
 @pytest.mark.parametrize("point", points("postponed"))
 def test_a_process_killed_while_it_opens_a_dataset_later_is_gone_on_from(lake: Lake, point: str) -> None:
     lake.create_dataset("other", parse_columns(COLUMNS))
-    copy = copy_ledger(lake, "copy.db")
-    lake.append("events", frame(lake, 0), batch_id="a")
-    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
-    restore_ledger(lake, copy)
+    forget_two_batches(lake)
     with unreadable(lake, "events"):
         assert lake.recover().troubled == ["default.events"]
     killed_at(lake, point, "recover")

@@ -1,4 +1,4 @@
-"""What README.md and some pages of docs/ (`PAGES`) show is run, in order, and must come out as shown.
+"""What the pages with commands (`PAGES`) show is run, in order, and must come out as shown.
 
 The convention, so that a page stays readable:
 
@@ -9,8 +9,10 @@ The convention, so that a page stays readable:
 - a fence with `file=NAME` after its language is written to that file.
 - in output, `…` stands for any text in a line, and alone on a line for any number of lines. All else must be there,
   nothing more; only the width of gaps and empty lines are free.
+- a fence inside an HTML comment is run, and a reader does not see it: what the page takes for granted.
+- addresses with the ports that servers listen on by default (`PORTS`) are those of free ports.
 
-Every other fence (`sh`, `toml`, …) is for reading only.
+Every other fence (`sh`, `toml`, …) is for reading. `tests/unit/test_docs_blocks.py` says why a command is not run.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -29,8 +32,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fork_server import write_command
+from tests.campaign import TORTURE
+from tests.conftest import QUICK_SPARK
+from tests.fork_server import write_command, write_python
 from tests.processes import environ_for_all_pythons
+from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -38,12 +44,20 @@ PAGES = (
     "docs/tutorial.md",
     "docs/apply.md",
     "docs/maintenance.md",
+    "docs/operations.md",
+    "docs/receive.md",
     "docs/reconcile.md",
     "docs/replication.md",
-    "docs/takeover.md",
+    "docs/serve.md",
+    "docs/sinks.md",
     "docs/spark.md",
+    "docs/takeover.md",
     "docs/why_not_streaming.md",
+    "docs/scale.md",
 )
+PORTS = {"8420": "STRANDLINE_RECEIVE__PORT", "8421": "STRANDLINE_SERVE__PORT"}
+ELSEWHERE = ("docs/scale.md",)
+"""Run by a test that has what the page needs: tests/e2e/test_cluster.py."""
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "--- end of output"
 
@@ -94,7 +108,7 @@ def _commands(body: str, first_line: int) -> Iterator[Command]:
     for line, text in enumerate(body.splitlines(), first_line):
         if text.startswith("$ "):
             typed.append((line, [text[2:]], []))
-        elif text.startswith("> ") and not typed[-1][2]:
+        elif (text == ">" or text.startswith("> ")) and not typed[-1][2]:
             typed[-1][1].append(text[2:])
         else:
             typed[-1][2].append(text)
@@ -138,9 +152,9 @@ PYTHON = textwrap.dedent(
 
 KEPT = ("STRANDLINE_CACHE", "STRANDLINE_SPARK__OPTIONS")
 """Settings that a page shows nothing of: where jars are, and that the JVMs of these tests compile quickly."""
-OWN_JVMS = ("README.md",)
-"""Run just as a reader would. Commands of the other pages are processes, too, but forks that share the JVM of the test
-run."""
+OWN_JVMS = ("README.md",) if TORTURE else ()
+"""Run just as a reader would, in `make torture`. All other commands of pages are processes, too: forks that share the
+JVM of the test run."""
 OWN_JVM_OF_PYTHON = (*OWN_JVMS, "docs/tutorial.md", "docs/spark.md")
 """Where Spark gets paths that are relative to the folder of the reader, and calls Python back."""
 
@@ -166,13 +180,13 @@ class Session:
 
     def run(self, command: str) -> tuple[str, int]:
         # The code is given back to bash, so that `echo $?` shows the command's and not ours.
-        return _told(self.bash, f"{command}\n_code=$?; printf '\\n%s %s\\n' '{END}' $_code; (exit $_code)\n")
+        return _answer(self.bash, f"{command}\n_code=$?; printf '\\n%s %s\\n' '{END}' $_code; (exit $_code)\n")
 
     def run_python(self, text: str, where: str) -> tuple[str, int]:
         if self.python is None:
             self.python = self._start(sys.executable, "-c", PYTHON, END, **self.of_python)
         folder = self.run("pwd")[0].strip()
-        return _told(self.python, json.dumps({"text": text, "where": where, "folder": folder}) + "\n")
+        return _answer(self.python, json.dumps({"text": text, "where": where, "folder": folder}) + "\n")
 
     def where(self) -> Path:
         return Path(self.run("pwd")[0].strip())
@@ -183,7 +197,7 @@ class Session:
             process.communicate()
 
 
-def _told(process: subprocess.Popen[str], text: str) -> tuple[str, int]:
+def _answer(process: subprocess.Popen[str], text: str) -> tuple[str, int]:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(text)
@@ -212,15 +226,30 @@ def quick_commands(folder: Path) -> dict[str, str]:
     return {**environ_for_all_pythons(folder), "PATH": os.pathsep.join(places)}
 
 
+def quick_session(folder: Path) -> dict[str, str]:
+    """The environment in which a session that a page makes without Strandline is as quick as those of tests."""
+    options = [word for name, value in QUICK_SPARK.items() for word in ("--conf", f"{name}={value}")]
+    return {"PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"]), "PYSPARK_PYTHON": str(write_python(folder))}
+
+
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
 def test_what_a_page_shows_is_what_happens(page: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    wrong: list[str] = []
     environ = {} if page in OWN_JVMS else quick_commands(tmp_path_factory.mktemp("attached"))
-    text = (ROOT / page).read_text("utf-8")
-    if "$ python examples/" in text:
+    if "$ python examples/" in (ROOT / page).read_text("utf-8"):
         (tmp_path / "examples").symlink_to(ROOT / "examples")  # as in the folder of the project
-    with session(tmp_path, environ, {} if page in OWN_JVM_OF_PYTHON else environ) as running:
+    of_python = quick_session(tmp_path_factory.mktemp("python")) if page in OWN_JVM_OF_PYTHON else environ
+    run_page(page, tmp_path, environ, of_python)
+
+
+def run_page(page: str, folder: Path, of_bash: Mapping[str, str], of_python: Mapping[str, str]) -> None:
+    """Fails with all that did not come out as the page shows it."""
+    wrong: list[str] = []
+    ports = {port: str(free_port()) for port in PORTS}
+    chosen = {variable: ports[port] for port, variable in PORTS.items()}
+    text = (ROOT / page).read_text("utf-8")
+    text = re.sub("localhost:(" + "|".join(ports) + r")\b", lambda m: f"localhost:{ports[m[1]]}", text)
+    with session(folder, {**of_bash, **chosen}, {**of_python, **chosen}) as running:
         for step in steps(text):
             if isinstance(step, Written):
                 (running.where() / step.name).write_text(step.text, "utf-8")

@@ -7,7 +7,6 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import psycopg
 import pytest
 
 from strandline.iceberg.session.runtime import cache_folder
+from tests import loopback
 from tests.conftest import QUICK_SPARK, MakeHome
 from tests.e2e.cli import TIMEOUT_SECONDS
 from tests.e2e.receiver import receiving
@@ -27,47 +27,33 @@ CANARY = "c4n4ry"
 """In every secret below."""
 
 
-class Parrot(BaseHTTPRequestHandler):
+class Parrot(loopback.Handler):
     """Refuses everything, and repeats all that it was told."""
 
     def do_HEAD(self) -> None:
-        self._answer(405, b"")
+        self.answer(405)
 
     def do_GET(self) -> None:
         """As a REST catalog that lets nobody in."""
         said = {"message": f"not you: {self.path} {self._heads()}", "type": "NotAuthorizedException", "code": 401}
-        self._answer(401, json.dumps({"error": said}).encode())
+        self.answer(401, json.dumps({"error": said}).encode())
 
     def do_POST(self) -> None:
-        told = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode("latin-1")
+        told = self.read_body().decode("latin-1")
         if "oauth" in self.path:  # where REST clients take their credential to
             said = {"error": "invalid_client", "error_description": f"not you: {told} {self._heads()}"}
-            self._answer(401, json.dumps(said).encode())
+            self.answer(401, json.dumps(said).encode())
         else:
-            self._answer(503, f"not now: {self.path} {self._heads()}".encode())
+            self.answer(503, f"not now: {self.path} {self._heads()}".encode())
 
     def _heads(self) -> str:
         return str(self.headers).replace("\n", " ")
 
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def parrot() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Parrot)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with loopback.serving(Parrot) as port:
+        yield port
 
 
 class Watch:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(scaled(600, 1800))
 ROWS = scaled(300, 100_000)
 SHARDS = 4
 SEED, SEEDS = 20261118, scaled(1, 20)
-TAKE_OVERS = scaled(2, 6)
+TAKE_OVERS = scaled(2, 5)
 BATCHES_EACH = 7
 
 DECKS, FIRED = Decks(), Counter[str]()  # of all seeds

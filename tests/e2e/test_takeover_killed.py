@@ -1,5 +1,6 @@
 """Processes that are killed at steps of a take-over, one after another: of the leader before it, of the promotion, of
-the old leader's rejoin and of its cut. Each goes on where the one before it was killed.
+the old leader's rejoin and of its cut. Each goes on where the one before it was killed. Two that stand still in the cut
+go on when it is carried out.
 
 Some steps of each kind are killed at here (`KILLED`), and all of them in `make torture`.
 """
@@ -13,8 +14,9 @@ import pytest
 
 from strandline.iceberg.schema.schema_file import parse_columns
 from tests.conftest import MakeHome
+from tests.e2e import taking_over
 from tests.e2e.following import Sites, sites
-from tests.e2e.taking_over import COLUMNS, CUTTING, PROMOTING, REJOINING, TakeOvers, settings_in
+from tests.e2e.taking_over import COLUMNS, CUTTING, PROMOTING, REJOINING, STANDING, STOOD, TakeOvers, settings_in
 from tests.spark.deliveries import in_folder
 
 pytestmark = pytest.mark.timeout(900)
@@ -76,11 +78,16 @@ def test_a_take_over_whose_processes_are_killed_goes_on_to_its_end(
             run.deliver()
             run.append(5)
             run.join("leader", *some(REJOINING, points))
-            run.follow_killed("leader", *some(CUTTING, points))
+            *first, last = some(CUTTING, points)
+            run.kill_follower("leader", *first)
+            standing = run.stand_still_in_the_cut("leader")
+            run.follow_killed("leader", last)
+            run.let_go_on("leader", standing)
             run.join("far")
             for batch in run.sent:
                 run.send(batch)
             run.check()
         finally:
             run.close()
-        assert sorted(run.fired) == sorted(f"killed at {point}" for point in points)
+        stood = [STOOD + point for point in STANDING]
+        assert sorted(run.fired) == sorted([*stood, *(taking_over.KILLED + point for point in points)])

@@ -16,14 +16,16 @@ from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.witness import Witness, WitnessRecord, open_witness
 
 if TYPE_CHECKING:
-    from tests.ledger.delivery_bench import Delivery
-    from tests.ledger.receive_bench import Receiving
+    from tests.ledger.delivery import Delivery
+    from tests.ledger.receiving import Receiving
 
 LAKE = "lake-under-test"
 
 
 @dataclass(frozen=True)
-class Bench:
+class LakeState:
+    """What a lake has outside of its tables: settings, ledger, witness; and one dataset."""
+
     config: LakeConfig
     ledger: Ledger
     witness: Witness
@@ -61,7 +63,7 @@ class Bench:
             return blocks.sealed(connection, (dataset or self.dataset).id)
 
 
-def open_bench(config: LakeConfig) -> Bench:
+def new_lake(config: LakeConfig) -> LakeState:
     """A new ledger and witness, with one dataset."""
     ledger = Ledger(config)
     ledger.create(LAKE)
@@ -70,7 +72,7 @@ def open_bench(config: LakeConfig) -> Bench:
     witness.create(WitnessRecord(LAKE, 0))
     with ledger.write() as connection:
         dataset = datasets.add(connection, name="default.events", table_uuid="uuid-of-events")
-    return Bench(config, ledger, witness, dataset)
+    return LakeState(config, ledger, witness, dataset)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -82,46 +84,46 @@ def config(request: pytest.FixtureRequest, tmp_path: Path, make_home: Callable[.
 
 
 @pytest.fixture
-def bench(config: LakeConfig) -> Iterator[Bench]:
-    made = open_bench(config)
+def lake(config: LakeConfig) -> Iterator[LakeState]:
+    made = new_lake(config)
     yield made
     made.ledger.close()
 
 
 @pytest.fixture
-def sqlite_bench(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterator[Bench]:
+def sqlite_lake(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterator[LakeState]:
     """For what concerns the file itself."""
-    made = open_bench(make_home(tmp_path / "lake"))
+    made = new_lake(make_home(tmp_path / "lake"))
     yield made
     made.ledger.close()
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
+def shared(request: pytest.FixtureRequest) -> Iterator[LakeState]:
     """A ledger for all tests of a module: each makes things of its own in it."""
-    from tests.ledger.delivery_bench import open_shared
+    from tests.ledger.delivery import open_shared
 
     yield from open_shared(request, request.param)
 
 
 @pytest.fixture(scope="module")
-def shared_sqlite(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    from tests.ledger.delivery_bench import open_shared
+def shared_sqlite(request: pytest.FixtureRequest) -> Iterator[LakeState]:
+    from tests.ledger.delivery import open_shared
 
     yield from open_shared(request, "sqlite")
 
 
 @pytest.fixture
-def delivery(shared: Bench) -> Delivery:
+def delivery(shared: LakeState) -> Delivery:
     """A sink of its own, and its dataset."""
-    from tests.ledger.delivery_bench import new_delivery
+    from tests.ledger.delivery import new_delivery
 
     return new_delivery(shared)
 
 
 @pytest.fixture
-def receiving(shared: Bench) -> Receiving:
+def receiving(shared: LakeState) -> Receiving:
     """A receiver's dataset of its own."""
-    from tests.ledger.receive_bench import new_receiving
+    from tests.ledger.receiving import new_receiving
 
     return new_receiving(shared)

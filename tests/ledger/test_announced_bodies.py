@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,8 +28,8 @@ from strandline.ledger.replicate.promotions import Led
 from strandline.replicate.follow import fetch_bodies as take_told
 from strandline.replicate.follow.fetch_bodies import ASK_AGAIN_SECONDS, FAILED_IN_A_ROW_MAX, MissingBodies, take_bodies
 from strandline.replicate.source import LeaderSource
-from tests.ledger.conftest import Bench, open_bench
-from tests.ledger.receive_bench import SENDER, Receiving, by_range, new_receiving, span
+from tests.ledger.conftest import LakeState, new_lake
+from tests.ledger.receiving import SENDER, Receiving, by_range, new_receiving, span
 from tests.ledger.test_cuts import CUT, carry_out
 from tests.ledger.test_following import apply, cut, follower, offer, record, segment, take
 from tests.ledger.test_rejoin import new_leader
@@ -42,7 +43,7 @@ LATER = LaneName(SENDER.lake, SENDER.instance, 2, SENDER.dataset, "")
 class Leader:
     """A site of its own, on SQLite, and what it tells: a source as a follower has it."""
 
-    bench: Bench
+    lake: LakeState
     receiving: Receiving
     asked: list[str] = field(default_factory=list)
     tells: bool = True
@@ -51,14 +52,14 @@ class Leader:
         """Everything that waits."""
         batch = self.receiving.form()
         assert batch is not None
-        block = self.bench.publish(self.bench.reserve(batch.batch_id, batch.rows, dataset=self.receiving.dataset))
+        block = self.lake.publish(self.lake.reserve(batch.batch_id, batch.rows, dataset=self.receiving.dataset))
         self.receiving.publish_formed(batch, block.head.rows.lo)
         found = self.read(batch.batch_id)
         assert found is not None and found.numbers == block.head.rows
         return found
 
     def read(self, batch_id: str) -> AnnouncedBatch | None:
-        return self.bench.ledger.query(announced_bodies.read, self.receiving.dataset.id, batch_id)
+        return self.lake.ledger.query(announced_bodies.read, self.receiving.dataset.id, batch_id)
 
     def bodies(self, dataset: DatasetUuid, batch_id: str) -> AnnouncedBatch | None:
         self.asked.append(batch_id)
@@ -71,53 +72,51 @@ class Leader:
 
 @pytest.fixture
 def leader(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterator[Leader]:
-    made = open_bench(make_home(tmp_path / "leader"))
+    made = new_lake(make_home(tmp_path / "leader"))
     yield Leader(made, new_receiving(made))
     made.ledger.close()
 
 
-def offered(bench: Bench, *batches: AnnouncedBatch, after: int = 0) -> None:
+def offered(lake: LakeState, *batches: AnnouncedBatch, after: int = 0) -> None:
     items = [segment(b.numbers.lo, b.numbers.hi, batch_id=b.receipt.batch_id) for b in batches]
-    assert record(bench, offer(bench.dataset, after, batches[-1].numbers.hi, *items))
+    assert record(lake, offer(lake.dataset, after, batches[-1].numbers.hi, *items))
 
 
-def take_from(bench: Bench, leader: Leader, lo: int) -> Reserved:
+def take_from(lake: LakeState, leader: Leader, lo: int) -> Reserved:
     """What an applier does before it stages rows."""
-    held = take(bench, lo)
-    take_bodies(bench.ledger, open_receipts(bench.config), leader.source, bench.dataset, held)
+    held = take(lake, lo)
+    take_bodies(lake.ledger, open_receipts(lake.config), leader.source, lake.dataset, held)
     return held
 
 
-def applied(bench: Bench, leader: Leader, told: AnnouncedBatch) -> None:
-    bench.publish(take_from(bench, leader, told.numbers.lo))
+def applied(lake: LakeState, leader: Leader, told: AnnouncedBatch) -> None:
+    lake.publish(take_from(lake, leader, told.numbers.lo))
 
 
-def told_and_applied(bench: Bench, told: AnnouncedBatch) -> None:
-    held = take(bench, told.numbers.lo)
-    assert announced_bodies.record_bodies(bench.ledger, held, told)
-    bench.publish(held)
+def told_and_applied(lake: LakeState, told: AnnouncedBatch) -> None:
+    held = take(lake, told.numbers.lo)
+    assert announced_bodies.record_bodies(lake.ledger, held, told)
+    lake.publish(held)
 
 
-def promoted(bench: Bench, term: int = 32, replaces: int = 17) -> Led:
-    promotion_claims.claim(bench.ledger, term, of=promotion_claims.begin(bench.ledger, replaces))
-    return promotions.lead(
-        bench.ledger, bench.witness, term, prepared=(), lost=(), fenced={}
-    )
+def promoted(lake: LakeState, term: int = 32, replaces: int = 17) -> Led:
+    promotion_claims.claim(lake.ledger, term, of=promotion_claims.begin(lake.ledger, replaces))
+    return promotions.lead(lake.ledger, lake.witness, term, prepared=(), lost=(), fenced={})
 
 
-def receiving_at(bench: Bench, token: str) -> Receiving:
+def receiving_at(lake: LakeState, token: str) -> Receiving:
     """The receiver of this site, and a new token that continues the line of one that the leader told."""
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         made, _ = tokens.create(connection, f"new-{token}", None, replaces=token)
-    return Receiving(bench.ledger, bench.witness, bench.dataset, made)
+    return Receiving(lake.ledger, lake.witness, lake.dataset, made)
 
 
-def holds(bench: Bench) -> str | None:
-    return bench.ledger.query(receive_holds.list_holds).get(bench.dataset.id)
+def holds(lake: LakeState) -> str | None:
+    return lake.ledger.query(receive_holds.list_holds).get(lake.dataset.id)
 
 
 def test_a_site_that_takes_over_answers_a_repeat_and_knows_what_a_sender_has_sent(
-    follower: Bench, leader: Leader
+    follower: LakeState, leader: Leader
 ) -> None:
     bodies = leader.receiving.accept("a", by_range(1, 10), "b", by_range(21, 30))
     told = leader.publish()
@@ -140,7 +139,7 @@ def test_a_site_that_takes_over_answers_a_repeat_and_knows_what_a_sender_has_sen
     assert (first.first, second.first, first.spool) == (lo, lo + 10, None), "the sender's verify finds the rows"
 
 
-def test_bodies_are_asked_for_once_and_recorded_before_the_rows(follower: Bench, leader: Leader) -> None:
+def test_bodies_are_asked_for_once_and_recorded_before_the_rows(follower: LakeState, leader: Leader) -> None:
     leader.receiving.accept("a", by_range(1, 10))
     told = leader.publish()
     offered(follower, told)
@@ -153,11 +152,11 @@ def test_bodies_are_asked_for_once_and_recorded_before_the_rows(follower: Bench,
     assert leader.asked == [told.receipt.batch_id], "only batches of a receiver have bodies"
 
 
-def _stored(bench: Bench) -> list[Any]:
-    return Receiving(bench.ledger, bench.witness, bench.dataset, cast("Any", None)).stored()
+def _stored(lake: LakeState) -> list[Any]:
+    return Receiving(lake.ledger, lake.witness, lake.dataset, cast("Any", None)).stored()
 
 
-def test_bodies_of_a_batch_that_a_promotion_gives_up_are_new_again(follower: Bench, leader: Leader) -> None:
+def test_bodies_of_a_batch_that_a_promotion_gives_up_are_new_again(follower: LakeState, leader: Leader) -> None:
     leader.receiving.accept("in", by_range(1, 10))
     first = leader.publish()
     leader.receiving.accept("out", by_range(11, 20))
@@ -183,16 +182,16 @@ def test_bodies_of_a_batch_that_a_promotion_gives_up_are_new_again(follower: Ben
 class Replaced:
     """A site that led, and follows another one since."""
 
-    bench: Bench
+    lake: LakeState
     receiving: Receiving
     kept: str
     lost: str
 
 
-def replaced(bench: Bench) -> Replaced:
+def replaced(lake: LakeState) -> Replaced:
     """Batch `kept` has bodies that the new leader has, `lost` has not; `under way` was not settled; `f` waits."""
-    receiving = new_receiving(bench)
-    own = replace(bench, dataset=receiving.dataset)
+    receiving = new_receiving(lake)
+    own = replace(lake, dataset=receiving.dataset)
     names = []
     for keys in (("a", by_range(1, 10)), ("b", by_range(11, 20))):
         receiving.accept(*keys)
@@ -207,86 +206,88 @@ def replaced(bench: Bench) -> Replaced:
     own.publish(own.reserve(under_way.batch_id, under_way.rows))
     receiving.accept("f")
     receiving.remove_files()
-    rejoining.become_follower(bench.ledger, bench.witness, new_leader(own))
+    rejoining.become_follower(lake.ledger, lake.witness, new_leader(own))
     return Replaced(own, receiving, *names)
 
 
-def test_a_cut_forgets_the_bodies_of_what_it_cuts_out_and_no_others(bench: Bench) -> None:
-    old = replaced(bench)
-    bound = bench.ledger.query(sequence.read).last
-    record(bench, offer(old.bench.dataset, bound, CUT, cut(CUT, 20), term=17))
+def test_a_cut_forgets_the_bodies_of_what_it_cuts_out_and_no_others(lake: LakeState) -> None:
+    old = replaced(lake)
+    bound = lake.ledger.query(sequence.read).last
+    record(lake, offer(old.lake.dataset, bound, CUT, cut(CUT, 20), term=17))
     assert len(old.receiving.stored()) == 7, "recording it settles nothing"
-    carry_out(old.bench)
-    with bench.ledger.read() as connection:
-        assert announced_bodies.read(connection, old.bench.dataset.id, old.kept) is not None
-        assert announced_bodies.read(connection, old.bench.dataset.id, old.lost) is None
-    led = promoted(bench)
+    carry_out(old.lake)
+    with lake.ledger.read() as connection:
+        assert announced_bodies.read(connection, old.lake.dataset.id, old.kept) is not None
+        assert announced_bodies.read(connection, old.lake.dataset.id, old.lost) is None
+    led = promoted(lake)
     assert led.receivers_on_hold == {}
-    assert led.bodies_aside == ((old.bench.dataset.name, 3),), "d, e and f: nobody was told that their rows are in"
+    assert led.bodies_aside == ((old.lake.dataset.name, 3),), "d, e and f: nobody was told that their rows are in"
     decided = old.receiving.record(*(old.receiving.body(k) for k in ("a", "b", by_range(1, 10), by_range(11, 20))))
     assert [type(d) for d in decided] == [Repeat, New, Repeat, New]
 
 
-def test_a_receiver_that_stood_still_does_not_settle_a_batch_that_was_cut_out(bench: Bench) -> None:
-    old = replaced(bench)
-    with bench.ledger.read() as connection:
+def test_a_receiver_that_stood_still_does_not_settle_a_batch_that_was_cut_out(lake: LakeState) -> None:
+    old = replaced(lake)
+    with lake.ledger.read() as connection:
         ids = connection.exec_driver_sql("SELECT id FROM receive_batch WHERE published_at IS NULL").scalars().all()
         [batch] = batches.read(connection, ids)
-        block = blocks.of_batch(connection, old.bench.dataset.id, batch.batch_id)
+        block = blocks.of_batch(connection, old.lake.dataset.id, batch.batch_id)
     assert isinstance(block, Published)
-    bound = bench.ledger.query(sequence.read).last
-    record(bench, offer(old.bench.dataset, bound, CUT, cut(CUT, 20), term=17))
-    carry_out(old.bench)
+    bound = lake.ledger.query(sequence.read).last
+    record(lake, offer(old.lake.dataset, bound, CUT, cut(CUT, 20), term=17))
+    carry_out(old.lake)
     with pytest.raises(BlockLost):
-        batches.settle(bench.ledger, batch, block.head.rows)
+        batches.settle(lake.ledger, batch, block.head.rows)
     assert old.receiving.remove_files() == 0
-    led = promoted(bench)
-    assert led.bodies_aside == ((old.bench.dataset.name, 3),), "nobody is told that the rows of d, e and f are in"
+    led = promoted(lake)
+    assert led.bodies_aside == ((old.lake.dataset.name, 3),), "nobody is told that the rows of d, e and f are in"
 
 
 def test_a_body_that_waited_at_the_old_leader_and_was_sent_again_to_the_new_one_waits_no_more(
-    bench: Bench, leader: Leader
+    lake: LakeState, leader: Leader
 ) -> None:
-    old = replaced(bench)
-    bound = bench.ledger.query(sequence.read).last
-    record(bench, offer(old.bench.dataset, bound, CUT, cut(CUT, 20), term=17))
-    carry_out(old.bench)
-    with bench.ledger.read() as connection:
+    old = replaced(lake)
+    bound = lake.ledger.query(sequence.read).last
+    record(lake, offer(old.lake.dataset, bound, CUT, cut(CUT, 20), term=17))
+    carry_out(old.lake)
+    with lake.ledger.read() as connection:
         owner = tokens.fingerprint_of(connection, old.receiving.token.owner)
     again = [ReceiptBody(Note(KeyIdentity(k), owner, 5, f"sha256:{k}", 1), f"new/{k}", 1, 5 * n, utc_now())
              for n, k in enumerate("dfb")]  # fmt: skip
     leader.receiving.accept("anything")
     made = leader.publish()
     told = AnnouncedBatch(span(CUT + 1, CUT + 15), replace(made.receipt, bodies=tuple(again)), ())
-    record(bench, offer(old.bench.dataset, CUT, CUT + 15,
-                        segment(CUT + 1, CUT + 15, old.bench.dataset.first_shard, batch_id=made.receipt.batch_id),
+    record(lake, offer(old.lake.dataset, CUT, CUT + 15,
+                        segment(CUT + 1, CUT + 15, old.lake.dataset.first_shard, batch_id=made.receipt.batch_id),
                         term=17))  # fmt: skip
-    told_and_applied(bench, told)
-    led = promoted(bench)
-    assert led.bodies_aside == ((old.bench.dataset.name, 1),) and led.receivers_on_hold == {}
-    assert [b.key for b in bench.ledger.query(ended_batches.list_set_aside, old.bench.dataset.name)] == ["e"]
+    told_and_applied(lake, told)
+    led = promoted(lake)
+    assert led.bodies_aside == ((old.lake.dataset.name, 1),) and led.receivers_on_hold == {}
+    assert [b.key for b in lake.ledger.query(ended_batches.list_set_aside, old.lake.dataset.name)] == ["e"]
     decided = old.receiving.record(*(old.receiving.body(k, digest=f"sha256:{k}") for k in "dfb"))
     assert [type(d) for d in decided] == [Repeat] * 3
 
 
-def test_a_range_that_is_in_two_batches_makes_the_receiver_hold_and_stops_no_rows(bench: Bench, leader: Leader) -> None:
-    old = replaced(bench)
-    bound = bench.ledger.query(sequence.read).last
-    record(bench, offer(old.bench.dataset, bound, CUT, cut(CUT, 20), term=17))
-    carry_out(old.bench)
+def test_a_range_that_is_in_two_batches_makes_the_receiver_hold_and_stops_no_rows(
+    lake: LakeState, leader: Leader
+) -> None:
+    old = replaced(lake)
+    bound = lake.ledger.query(sequence.read).last
+    record(lake, offer(old.lake.dataset, bound, CUT, cut(CUT, 20), term=17))
+    carry_out(old.lake)
     leader.receiving.accept(by_range(5, 14), "x")
     made = leader.publish()
     rows = span(CUT + 1, CUT + 20)
-    record(bench, offer(old.bench.dataset, CUT, rows.hi,
-                        segment(rows.lo, rows.hi, old.bench.dataset.first_shard, batch_id=made.receipt.batch_id),
+    record(lake, offer(old.lake.dataset, CUT, rows.hi,
+                        segment(rows.lo, rows.hi, old.lake.dataset.first_shard, batch_id=made.receipt.batch_id),
                         term=17))  # fmt: skip
-    told_and_applied(bench, replace(made, numbers=rows))
-    led = promoted(bench)
-    assert "the range 5..14" in led.receivers_on_hold[old.bench.dataset.name]
+    told_and_applied(lake, replace(made, numbers=rows))
+    led = promoted(lake)
+    assert "the range 5..14" in led.receivers_on_hold[old.lake.dataset.name]
 
 
 def test_bodies_that_nobody_told_make_the_receiver_hold_until_they_are_told(
-    follower: Bench, leader: Leader, monkeypatch: pytest.MonkeyPatch
+    follower: LakeState, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader of an older version. It is asked again now and then, and not with every pass."""
     leader.receiving.accept("a")
@@ -298,7 +299,7 @@ def test_bodies_that_nobody_told_make_the_receiver_hold_until_they_are_told(
     applied(follower, leader, first)
     applied(follower, leader, second)
     now = 1000.0
-    monkeypatch.setattr("strandline.replicate.follow.fetch_bodies.time.monotonic", lambda: now)
+    monkeypatch.setattr("strandline.replicate.follow.fetch_bodies.time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(take_told, "BATCHES_AT_ONCE_MAX", 1)
     missing = MissingBodies(follower.ledger, open_receipts(follower.config))
     leader.asked.clear()
@@ -315,7 +316,7 @@ def test_bodies_that_nobody_told_make_the_receiver_hold_until_they_are_told(
 
 
 def test_a_leader_that_knows_all_bodies_by_now_tells_them_of_batches_that_were_applied_before(
-    follower: Bench, leader: Leader
+    follower: LakeState, leader: Leader
 ) -> None:
     leader.receiving.accept("a", by_range(1, 10))
     told = leader.publish()
@@ -327,7 +328,7 @@ def test_a_leader_that_knows_all_bodies_by_now_tells_them_of_batches_that_were_a
 
 
 def test_bodies_that_come_after_the_site_has_left_the_leader_that_told_them_are_not_recorded(
-    follower: Bench, leader: Leader
+    follower: LakeState, leader: Leader
 ) -> None:
     leader.receiving.accept("a")
     told = leader.publish()
@@ -343,7 +344,7 @@ def test_bodies_that_come_after_the_site_has_left_the_leader_that_told_them_are_
 
 
 def test_a_batch_of_which_the_leader_tells_nonsense_keeps_no_other_batch_waiting(
-    follower: Bench, leader: Leader, monkeypatch: pytest.MonkeyPatch
+    follower: LakeState, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = []
     for n in range(5):
@@ -381,7 +382,7 @@ def _of_no_type(leader: Leader, batch_id: str) -> AnnouncedBatch | None:
 _NONSENSE = (_away, _of_another, _of_no_type)
 
 
-def test_the_hold_of_a_leader_comes_along_and_ends_with_it(follower: Bench, leader: Leader) -> None:
+def test_the_hold_of_a_leader_comes_along_and_ends_with_it(follower: LakeState, leader: Leader) -> None:
     def told(after: int, why: str | None) -> None:
         made = offer(follower.dataset, after, after + 10, segment(after + 1, after + 10))
         record(follower, replace(made, receiver_hold=why))
@@ -397,7 +398,7 @@ def test_the_hold_of_a_leader_comes_along_and_ends_with_it(follower: Bench, lead
     assert holds(follower) == "of its own"
 
 
-def test_what_a_site_itself_does_not_know_outlives_a_hold_of_its_leader(follower: Bench) -> None:
+def test_what_a_site_itself_does_not_know_outlives_a_hold_of_its_leader(follower: LakeState) -> None:
     def told(after: int, why: str | None) -> None:
         made = offer(follower.dataset, after, after + 10, segment(after + 1, after + 10))
         record(follower, replace(made, receiver_hold=why))
@@ -416,11 +417,13 @@ def test_what_a_site_itself_does_not_know_outlives_a_hold_of_its_leader(follower
     assert holds(follower) == "a contradiction"
 
 
-def test_keys_that_the_leader_has_forgotten_are_not_told_and_ranges_always_are(follower: Bench, leader: Leader) -> None:
+def test_keys_that_the_leader_has_forgotten_are_not_told_and_ranges_always_are(
+    follower: LakeState, leader: Leader
+) -> None:
     leader.receiving.accept("old", by_range(1, 10))
     told = leader.publish()
     leader.receiving.remove_files()
-    assert received.forget_keys(leader.bench.ledger, utc_now()) == 1
+    assert received.forget_keys(leader.lake.ledger, utc_now()) == 1
     offered(follower, told)
     applied(follower, leader, told)
     assert promoted(follower).receivers_on_hold == {}
@@ -428,7 +431,9 @@ def test_keys_that_the_leader_has_forgotten_are_not_told_and_ranges_always_are(f
     assert here.held() == [span(1, 10)] and isinstance(here.record(here.body("old"))[0], New)
 
 
-def test_a_claim_comes_with_the_bodies_and_an_older_one_does_not_replace_it(follower: Bench, leader: Leader) -> None:
+def test_a_claim_comes_with_the_bodies_and_an_older_one_does_not_replace_it(
+    follower: LakeState, leader: Leader
+) -> None:
     leader.receiving.accept(by_range(1, 10))
     first = leader.publish()
     assert leader.receiving.claim(LATER) is not None
@@ -446,7 +451,7 @@ def test_a_claim_comes_with_the_bodies_and_an_older_one_does_not_replace_it(foll
 
 
 def test_a_batch_that_a_person_called_received_is_no_receivers(
-    follower: Bench, monkeypatch: pytest.MonkeyPatch
+    follower: LakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announced_bodies, "_PAGE_BLOCKS", 2)
     names = ["received-2026-03", batch_names.new_name(), "received-", f"{batch_names.new_name()}.0", "received-a.0"]
@@ -464,5 +469,5 @@ def test_what_a_leader_does_not_know_it_does_not_tell(leader: Leader) -> None:
     leader.receiving.accept("a")
     batch = leader.receiving.form()
     assert batch is not None and leader.read(batch.batch_id) is None, "it is not in the table"
-    known = leader.bench.publish(leader.bench.reserve("received-of-nobody", 5, dataset=leader.receiving.dataset))
+    known = leader.lake.publish(leader.lake.reserve("received-of-nobody", 5, dataset=leader.receiving.dataset))
     assert isinstance(known, Published) and leader.read(known.head.batch_id) is None

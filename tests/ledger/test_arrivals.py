@@ -7,56 +7,56 @@ from dataclasses import replace
 from strandline.core.types import BlockId
 from strandline.ledger.ingest import blocks
 from strandline.ledger.ingest.arrivals import Arrivals, count_arrivals
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 
 
 class Watch:
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+    def __init__(self, lake: LakeState) -> None:
+        self.lake = lake
         self.last: Arrivals | None = None
 
     def rows(self) -> int:
         """That came in since it was last asked."""
         before = 0 if self.last is None else self.last.rows
-        with self.bench.ledger.read_at_once() as connection:
+        with self.lake.ledger.read_at_once() as connection:
             self.last = count_arrivals(connection, self.last)
         return self.last.rows - before
 
 
-def test_neither_an_open_block_nor_an_abandoned_one_brings_rows(bench: Bench) -> None:
-    watch = Watch(bench)
-    bench.publish(bench.reserve("before", 5))
+def test_neither_an_open_block_nor_an_abandoned_one_brings_rows(lake: LakeState) -> None:
+    watch = Watch(lake)
+    lake.publish(lake.reserve("before", 5))
     assert watch.rows() == 0, "what was there before nobody counts"
-    held, lost = bench.reserve("held", 10), bench.reserve("lost", 1000)
+    held, lost = lake.reserve("held", 10), lake.reserve("lost", 1000)
     assert watch.rows() == 0
-    assert blocks.abandon(bench.ledger, bench.witness, lost, "a test")
+    assert blocks.abandon(lake.ledger, lake.witness, lost, "a test")
     assert watch.rows() == 0
-    bench.publish(held)
+    lake.publish(held)
     assert watch.rows() == 10 and watch.rows() == 0
 
 
-def test_each_row_counts_once_though_an_older_block_stays_open(bench: Bench) -> None:
-    old = bench.reserve("old", 3)
-    bench.publish(bench.reserve("above it", 4))
-    watch = Watch(bench)
+def test_each_row_counts_once_though_an_older_block_stays_open(lake: LakeState) -> None:
+    old = lake.reserve("old", 3)
+    lake.publish(lake.reserve("above it", 4))
+    watch = Watch(lake)
     watch.rows()
     counted = []
     for n in range(3):
-        bench.publish(bench.reserve(f"batch {n}", 7))
+        lake.publish(lake.reserve(f"batch {n}", 7))
         counted += [watch.rows(), watch.rows()]
     assert counted == [7, 0] * 3
-    bench.publish(old)
+    lake.publish(old)
     assert watch.rows() == 3 and watch.rows() == 0
     assert watch.last is not None and watch.last.settled_rows == watch.last.rows, "the past is not read again"
 
 
-def test_after_a_restore_it_begins_anew(bench: Bench) -> None:
-    watch = Watch(bench)
-    bench.publish(bench.reserve("one", 5))
+def test_after_a_restore_it_begins_anew(lake: LakeState) -> None:
+    watch = Watch(lake)
+    lake.publish(lake.reserve("one", 5))
     watch.rows()
     assert watch.last is not None
     watch.last = replace(watch.last, rows=50, settled_rows=50, settled_up_to=BlockId(10**6))
     watch.rows()
     assert watch.last.rows == 0
-    bench.publish(bench.reserve("two", 6))
+    lake.publish(lake.reserve("two", 6))
     assert watch.rows() == 6

@@ -12,8 +12,8 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, receive_report
 from strandline.ledger.receive.batches import Batch
-from tests.ledger.conftest import Bench
-from tests.ledger.receive_bench import Receiving, at_once, by_range, in_table, new_receiving, span
+from tests.ledger.conftest import LakeState
+from tests.ledger.receiving import Receiving, at_once, by_range, in_table, new_receiving, span
 
 HOUR = timedelta(hours=1)
 
@@ -64,14 +64,14 @@ def test_a_batch_of_tiny_bodies_is_full_when_they_are_many(receiving: Receiving)
     assert receiving.form(waited=HOUR, bodies_max=2) is None
 
 
-def test_batches_of_one_dataset_hold_nothing_of_another(receiving: Receiving, shared: Bench) -> None:
+def test_batches_of_one_dataset_hold_nothing_of_another(receiving: Receiving, shared: LakeState) -> None:
     other = new_receiving(shared)
     [mine], [theirs] = receiving.accept("a"), other.accept("a")
     assert [b.spool for b in formed(receiving).bodies] == [mine.spool]
     assert [b.spool for b in formed(other).bodies] == [theirs.spool]
 
 
-def test_batches_that_are_formed_at_once_hold_every_body_once(receiving: Receiving, shared: Bench) -> None:
+def test_batches_that_are_formed_at_once_hold_every_body_once(receiving: Receiving, shared: LakeState) -> None:
     receiving.accept(*(f"key {n}" for n in range(200)), rows=3)
 
     def form_all(ledger: Ledger) -> list[Batch]:
@@ -86,7 +86,9 @@ def test_batches_that_are_formed_at_once_hold_every_body_once(receiving: Receivi
     assert all(row.batch is not None for row in receiving.stored())
 
 
-def test_a_batch_is_taken_by_one_and_taken_over_when_its_lease_runs_out(receiving: Receiving, shared: Bench) -> None:
+def test_a_batch_is_taken_by_one_and_taken_over_when_its_lease_runs_out(
+    receiving: Receiving, shared: LakeState
+) -> None:
     receiving.accept("a", "b")
     formed(receiving)
     taken = at_once(shared, [lambda ledger: batches.take(ledger, 60, dataset=receiving.dataset.id) for _ in range(4)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 
@@ -9,11 +11,11 @@ from strandline.core import failpoints
 from strandline.core.errors import BlockLost, ResyncNeeded, TermPassed, WatermarkMoved
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.takeover_cuts import NumberedCut
-from strandline.core.types import Abandoned, BlockId, Reserved, Seq, SnapshotId, Staged
+from strandline.core.types import Abandoned, BlockId, Reserved, Seq, SeqRange, SnapshotId, Staged
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import cuts, following, sites
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 from tests.ledger.test_following import apply, cut, follower, offer, purge, record, segment, sharded, take
 
 __all__ = ["follower"]
@@ -21,40 +23,40 @@ __all__ = ["follower"]
 CUT = 17 * 2**40
 
 
-def term(bench: Bench) -> int:
-    return next(f.term for f in bench.ledger.query(following.list_followed) if f.dataset.id == bench.dataset.id)
+def term(lake: LakeState) -> int:
+    return next(f.term for f in lake.ledger.query(following.list_followed) if f.dataset.id == lake.dataset.id)
 
 
-def sealed(bench: Bench) -> int | None:
-    return bench.ledger.query(blocks.sealed, bench.dataset.id)
+def sealed(lake: LakeState) -> int | None:
+    return lake.ledger.query(blocks.sealed, lake.dataset.id)
 
 
-def open_cut(bench: Bench, n: int = 0) -> cuts.OpenCut:
-    return bench.ledger.query(cuts.open_cuts, bench.dataset.id)[n]
+def open_cut(lake: LakeState, n: int = 0) -> cuts.OpenCut:
+    return lake.ledger.query(cuts.open_cuts, lake.dataset.id)[n]
 
 
-def settle(bench: Bench, held: Reserved, at: NumberedCut, *, epoch: int | None = None) -> bool:
-    now = bench.ledger.query(sequence.read).epoch
+def settle(lake: LakeState, held: Reserved, at: NumberedCut, *, epoch: int | None = None) -> bool:
+    now = lake.ledger.query(sequence.read).epoch
     return cuts.settle(
-        bench.ledger, bench.witness, bench.dataset, held, at, epoch=now + 1 if epoch is None else epoch
+        lake.ledger, lake.witness, lake.dataset, held, at, epoch=now + 1 if epoch is None else epoch
     )  # fmt: skip
 
 
-def carry_out(bench: Bench) -> None:
-    found = open_cut(bench)
-    assert settle(bench, take(bench, found.at.number), found.at)
+def carry_out(lake: LakeState) -> None:
+    found = open_cut(lake)
+    assert settle(lake, take(lake, found.at.number), found.at)
 
 
-def states(bench: Bench) -> dict[int, str]:
-    with bench.ledger.read() as connection:
-        found = [blocks.of_number(connection, bench.dataset.id, n) for n in (1, 11, 21, 31, CUT, CUT + 5)]
+def states(lake: LakeState) -> dict[int, str]:
+    with lake.ledger.read() as connection:
+        found = [blocks.of_number(connection, lake.dataset.id, n) for n in (1, 11, 21, 31, CUT, CUT + 5)]
         gone = [blocks.get(connection, BlockId(n)) for n in range(1, 9)]
     here = {int(b.head.rows.lo): type(b).__name__ for b in found if b is not None}
     return here | {int(b.head.rows.lo): f"Abandoned {b.reason}" for b in gone if isinstance(b, Abandoned)}
 
 
 @pytest.fixture
-def cut_off(follower: Bench) -> Bench:
+def cut_off(follower: LakeState) -> LakeState:
     """1..10 is sealed, 11..20 published, 21..30 staged, 31..40 recorded; the new leader had 1..10 and 11..20."""
     record(follower, offer(follower.dataset, 0, 40, *(segment(n, n + 9) for n in (1, 11, 21, 31))))
     apply(follower, 1)
@@ -63,7 +65,7 @@ def cut_off(follower: Bench) -> Bench:
     return follower
 
 
-def test_recording_a_cut_settles_nothing_and_moves_the_dataset_to_its_term(cut_off: Bench) -> None:
+def test_recording_a_cut_settles_nothing_and_moves_the_dataset_to_its_term(cut_off: LakeState) -> None:
     assert sealed(cut_off) == 20 and term(cut_off) == 1
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     assert term(cut_off) == 17 and sealed(cut_off) == 20
@@ -74,14 +76,14 @@ def test_recording_a_cut_settles_nothing_and_moves_the_dataset_to_its_term(cut_o
     assert cut_off.ledger.query(sites.get).term == 17
 
 
-def test_items_of_a_later_leader_that_lie_below_its_cut_are_recorded_in_the_term_before(cut_off: Bench) -> None:
+def test_items_of_a_later_leader_that_lie_below_its_cut_are_recorded_in_the_term_before(cut_off: LakeState) -> None:
     record(cut_off, offer(cut_off.dataset, 40, 50, segment(41, 50), term=17))
     assert term(cut_off) == 1
     record(cut_off, offer(cut_off.dataset, 50, CUT, cut(CUT, 50), term=17))
     assert term(cut_off) == 17
 
 
-def test_a_leader_whose_term_is_over_is_refused(cut_off: Bench) -> None:
+def test_a_leader_whose_term_is_over_is_refused(cut_off: LakeState) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     before = cut_off.ledger.query(sequence.read)
     with pytest.raises(TermPassed, match=r"term 1.*term 17"):
@@ -89,7 +91,7 @@ def test_a_leader_whose_term_is_over_is_refused(cut_off: Bench) -> None:
     assert cut_off.ledger.query(sequence.read) == before
 
 
-def test_one_transaction_abandons_what_is_cut_out_and_the_seal_jumps_to_the_cut(cut_off: Bench) -> None:
+def test_one_transaction_abandons_what_is_cut_out_and_the_seal_jumps_to_the_cut(cut_off: LakeState) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 10, (21, 30)), term=17))
     published = take(cut_off, 31)
     assert sealed(cut_off) == 20
@@ -109,20 +111,20 @@ def test_one_transaction_abandons_what_is_cut_out_and_the_seal_jumps_to_the_cut(
     assert not settle(cut_off, held, found.at), "once is enough"
 
 
-def test_who_applies_what_a_cut_cuts_out_cannot_commit_it(cut_off: Bench) -> None:
+def test_who_applies_what_a_cut_cuts_out_cannot_commit_it(cut_off: LakeState) -> None:
     held = take(cut_off, 31)
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     assert not blocks.mark_staged(cut_off.ledger, cut_off.witness, held, SnapshotId(9))
     assert sealed(cut_off) == 20
 
 
-def test_what_a_cut_keeps_is_still_committed_by_whoever_has_it(cut_off: Bench) -> None:
+def test_what_a_cut_keeps_is_still_committed_by_whoever_has_it(cut_off: LakeState) -> None:
     held = take(cut_off, 31)
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20, (31, 40)), term=17))
     assert blocks.mark_staged(cut_off.ledger, cut_off.witness, held, SnapshotId(9))
 
 
-def test_a_cut_keeps_other_cuts_and_two_are_settled_in_order(cut_off: Bench) -> None:
+def test_a_cut_keeps_other_cuts_and_two_are_settled_in_order(cut_off: LakeState) -> None:
     later = 33 * 2**40
     items = (cut(CUT, 20), segment(CUT + 5, CUT + 6), cut(later, 20, term=33))
     record(cut_off, offer(cut_off.dataset, 40, later, *items, term=33))
@@ -136,14 +138,14 @@ def test_a_cut_keeps_other_cuts_and_two_are_settled_in_order(cut_off: Bench) -> 
     assert states(cut_off)[CUT] == "Published" and states(cut_off)[CUT + 5] == f"Abandoned cut:{later}"
 
 
-def test_a_purge_that_the_leader_has_not_is_abandoned_with_the_rest(cut_off: Bench) -> None:
+def test_a_purge_that_the_leader_has_not_is_abandoned_with_the_rest(cut_off: LakeState) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, purge(41, 1, 5), cut(CUT, 20), term=17))
     carry_out(cut_off)
     opened = cut_off.ledger.query(following.open_items)
     assert [i for i in opened if i.head.dataset == cut_off.dataset.id] == [] and sealed(cut_off) == CUT
 
 
-def test_a_purge_that_the_leader_has_not_is_named_until_the_leader_has_purged_the_same(cut_off: Bench) -> None:
+def test_a_purge_that_the_leader_has_not_is_named_until_the_leader_has_purged_the_same(cut_off: LakeState) -> None:
     def given_up() -> list[tuple[int, list[tuple[int, int]]]]:
         found = cut_off.ledger.query(cuts.purges_given_up, [cut_off.dataset])
         return [(p.number, [(r.lo, r.hi) for r in p.ranges]) for p in found]
@@ -157,13 +159,14 @@ def test_a_purge_that_the_leader_has_not_is_named_until_the_leader_has_purged_th
     record(cut_off, offer(cut_off.dataset, CUT, CUT + 1, purge(CUT + 1, 1, 3), term=17))
     assert following.settle_without_rows(cut_off.ledger, cut_off.witness, take(cut_off, CUT + 1), row_count=0)
     assert given_up() == [(41, [(1, 5)])], "another purge, of fewer rows"
-    record(cut_off, offer(cut_off.dataset, CUT + 1, CUT + 2, purge(CUT + 2, 4, 9), term=17))
+    same = replace(purge(CUT + 2, 4, 9), ranges=(SeqRange(Seq(4), Seq(4)), SeqRange(Seq(9), Seq(9))))
+    record(cut_off, offer(cut_off.dataset, CUT + 1, CUT + 2, same, term=17))
     assert given_up() == [(41, [(1, 5)])], "not carried out here yet"
     assert following.settle_without_rows(cut_off.ledger, cut_off.witness, take(cut_off, CUT + 2), row_count=0)
-    assert given_up() == []
+    assert given_up() == [], "the new leader may not have had all of the rows"
 
 
-def test_a_cut_whose_epoch_others_have_reached_is_not_settled(cut_off: Bench) -> None:
+def test_a_cut_whose_epoch_others_have_reached_is_not_settled(cut_off: LakeState) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     held, at = take(cut_off, CUT), open_cut(cut_off).at
     with pytest.raises(WatermarkMoved):
@@ -171,7 +174,7 @@ def test_a_cut_whose_epoch_others_have_reached_is_not_settled(cut_off: Bench) ->
     assert sealed(cut_off) == 20
 
 
-def test_who_lost_a_cut_cannot_settle_it(cut_off: Bench) -> None:
+def test_who_lost_a_cut_cannot_settle_it(cut_off: LakeState) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     held, at = take(cut_off, CUT), open_cut(cut_off).at
     assert following.release_item(cut_off.ledger, held)
@@ -185,7 +188,9 @@ def test_who_lost_a_cut_cannot_settle_it(cut_off: Bench) -> None:
 
 
 @pytest.mark.parametrize("point", ["cut.before_settle", "cut.before_witness", "cut.after_witness", "cut.after_settle"])
-def test_a_site_that_dies_when_it_settles_a_cut_has_settled_all_of_it_or_nothing(cut_off: Bench, point: str) -> None:
+def test_a_site_that_dies_when_it_settles_a_cut_has_settled_all_of_it_or_nothing(
+    cut_off: LakeState, point: str
+) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     held, at = take(cut_off, CUT), open_cut(cut_off).at
     failpoints.arm(f"{point}=fail")
@@ -201,7 +206,7 @@ def test_a_site_that_dies_when_it_settles_a_cut_has_settled_all_of_it_or_nothing
         assert settle(cut_off, held, at) and sealed(cut_off) == CUT
 
 
-def test_the_ledger_refuses_to_abandon_a_cut_or_what_no_cut_cut_out(cut_off: Bench) -> None:
+def test_the_ledger_refuses_to_abandon_a_cut_or_what_no_cut_cut_out(cut_off: LakeState) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     carry_out(cut_off)
     for lo, reason in ((CUT, "cut:99"), (1, "a mistake")):
@@ -212,7 +217,7 @@ def test_the_ledger_refuses_to_abandon_a_cut_or_what_no_cut_cut_out(cut_off: Ben
             cut_off.ledger.change(blocks.change_block, found.head, "published", None, **values)
 
 
-def test_what_was_set_aside_is_on_record(follower: Bench) -> None:
+def test_what_was_set_aside_is_on_record(follower: LakeState) -> None:
     with follower.ledger.write() as connection:
         of = follower.dataset
         cuts.record_cut_folder(connection, of, number=Seq(CUT), place="/w/_strandline/cut/1", rows=4, files=1)

@@ -17,7 +17,7 @@ from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import ShardId
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets
-from tests.ledger.conftest import LAKE, Bench, open_bench
+from tests.ledger.conftest import LAKE, LakeState, new_lake
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def postgres_config(tmp_path: Path, make_home: Callable[..., LakeConfig], postgr
 
 
 def test_a_value_that_postgresql_cannot_hold_is_said_in_one_line(postgres_config: LakeConfig) -> None:
-    bench = open_bench(postgres_config)
+    lake = new_lake(postgres_config)
     with pytest.raises(StorageError, match="NUL") as refused:
-        bench.reserve("a\0b")
+        lake.reserve("a\0b")
     assert "\n" not in refused.value.message and refused.value.hint
-    assert bench.reserve("a").head.rows.lo, "the ledger goes on"
-    bench.ledger.close()
+    assert lake.reserve("a").head.rows.lo, "the ledger goes on"
+    lake.ledger.close()
 
 
 def test_a_user_without_rights_is_told_that_permission_is_denied(
@@ -54,43 +54,43 @@ def test_a_user_without_rights_is_told_that_permission_is_denied(
             connection.execute(f"DROP ROLE {role}")  # type: ignore[call-overload]
 
 
-def test_a_statement_that_the_database_does_not_understand_is_an_error_of_ours(bench: Bench) -> None:
-    with pytest.raises(StorageError) as refused, bench.ledger.read() as connection:
+def test_a_statement_that_the_database_does_not_understand_is_an_error_of_ours(lake: LakeState) -> None:
+    with pytest.raises(StorageError) as refused, lake.ledger.read() as connection:
         connection.exec_driver_sql("SELECT no_such_column FROM sequence")
     assert "no_such_column" in refused.value.message and "\n" not in refused.value.message
 
 
 def test_of_two_who_create_a_dataset_of_one_name_at_once_the_second_is_refused(postgres_config: LakeConfig) -> None:
-    bench, inserts = open_bench(postgres_config), threading.Semaphore(0)
+    lake, inserts = new_lake(postgres_config), threading.Semaphore(0)
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if statement.startswith("INSERT INTO dataset"):
             inserts.release()
 
     def add_second() -> None:
-        with bench.ledger.write() as connection:
+        with lake.ledger.write() as connection:
             datasets.add(connection, name="default.same", table_uuid="uuid-2", first_shard=ShardId(2))
 
     with ThreadPoolExecutor(1) as other:
-        with bench.ledger.write() as connection:
+        with lake.ledger.write() as connection:
             # With shards of their own, or the second would wait for the first before it inserts.
             datasets.add(connection, name="default.same", table_uuid="uuid-1", first_shard=ShardId(1))
-            sa.event.listen(bench.ledger.engine, "before_cursor_execute", note)
+            sa.event.listen(lake.ledger.engine, "before_cursor_execute", note)
             second = other.submit(add_second)
             assert inserts.acquire(timeout=60), "it has looked for the name, and found none"
         with pytest.raises(RefusedError, match=r"a dataset named default\.same already"):
             second.result(60)
-    bench.ledger.close()
+    lake.ledger.close()
 
 
-def test_a_name_that_is_taken_is_refused_until_it_is_dropped(bench: Bench) -> None:
-    first = bench.add_dataset("default.same")
+def test_a_name_that_is_taken_is_refused_until_it_is_dropped(lake: LakeState) -> None:
+    first = lake.add_dataset("default.same")
     with pytest.raises(RefusedError, match="already"):
-        bench.add_dataset("default.same")
-    assert bench.ledger.change(datasets.mark_dropped, first.id)
-    assert bench.add_dataset("default.same").id != first.id
+        lake.add_dataset("default.same")
+    assert lake.ledger.change(datasets.mark_dropped, first.id)
+    assert lake.add_dataset("default.same").id != first.id
 
 
-def test_an_illegal_move_stays_what_it_is(bench: Bench) -> None:
-    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+def test_an_illegal_move_stays_what_it_is(lake: LakeState) -> None:
+    with pytest.raises(sa.exc.IntegrityError), lake.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE sequence SET epoch = 0")

@@ -16,15 +16,15 @@ from strandline.ledger.ingest import datasets
 from strandline.status import sinks as sink_status
 from strandline.status.documents import lake_documents
 from strandline.status.sinks import SinkStatus
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, empty, landed, new_delivery, one_chunk, planned
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import Delivery, empty, landed, new_delivery, one_chunk, planned
 
 
 def look(delivery: Delivery) -> dict[str | None, SinkStatus]:
     return {s.partition: s for s in sink_status.load_sinks(delivery.ledger, LAKE, delivery.sink.name)}
 
 
-def test_a_sink_without_partitions_counts_every_row_that_it_lacks(shared: Bench) -> None:
+def test_a_sink_without_partitions_counts_every_row_that_it_lacks(shared: LakeState) -> None:
     delivery = new_delivery(shared, partitioned=False)
     [fresh] = look(delivery).values()
     assert (fresh.watermark, fresh.lag_rows, fresh.unplanned_rows, fresh.exported) == (None, 100, 100, 0)
@@ -45,7 +45,7 @@ def test_a_sink_without_partitions_counts_every_row_that_it_lacks(shared: Bench)
     assert (batch["from"], batch["to"], batch["rows"]) == (1, 100, 65)
 
 
-def test_a_password_in_what_was_promised_is_not_shown(shared: Bench) -> None:
+def test_a_password_in_what_was_promised_is_not_shown(shared: LakeState) -> None:
     """Our own kinds of sinks refuse one; kinds that packages bring may not."""
     delivery = new_delivery(shared, partitioned=False)
     assert delivery.plan(100, one_chunk("", None, 100), dsn="postgresql://u:hunter22hunter22@h/d")
@@ -53,7 +53,7 @@ def test_a_password_in_what_was_promised_is_not_shown(shared: Bench) -> None:
     assert [i["options"] for i in told["open_intents"]] == [{"dsn": "postgresql://u:***@h/d"}]
 
 
-def test_the_last_batch_is_the_last_that_brought_rows(shared: Bench) -> None:
+def test_the_last_batch_is_the_last_that_brought_rows(shared: LakeState) -> None:
     delivery = new_delivery(shared, partitioned=False)
     delivery.deliver(60, one_chunk("", None, 60))
     stored = delivery.plan(100, one_chunk("", 60, 100))
@@ -65,7 +65,7 @@ def test_the_last_batch_is_the_last_that_brought_rows(shared: Bench) -> None:
     assert (found.watermark, found.withheld) == (100, 40)
 
 
-def test_rows_that_are_not_planned_yet_make_the_lag_of_a_partition_unknown_and_not_zero(shared: Bench) -> None:
+def test_rows_that_are_not_planned_yet_make_the_lag_of_a_partition_unknown_and_not_zero(shared: LakeState) -> None:
     delivery = new_delivery(shared)
     assert [(p, s.lag_rows) for p, s in look(delivery).items()] == [(None, 100)], "no partition was seen yet"
     stored = delivery.plan(100, one_chunk("k=a", None, 100), one_chunk("k=b", None, 100))
@@ -84,7 +84,7 @@ def test_rows_that_are_not_planned_yet_make_the_lag_of_a_partition_unknown_and_n
     assert {s.sink_lag_rows for s in found.values()} == {150}
 
 
-def test_a_partition_below_the_plan_without_an_intent_has_an_unknown_lag(shared: Bench) -> None:
+def test_a_partition_below_the_plan_without_an_intent_has_an_unknown_lag(shared: LakeState) -> None:
     delivery = new_delivery(shared)
     first = delivery.plan(50, one_chunk("k=a", None, 50))
     assert first is not None
@@ -96,7 +96,7 @@ def test_a_partition_below_the_plan_without_an_intent_has_an_unknown_lag(shared:
     assert found["k=a"].sink_lag_rows is None
 
 
-def test_the_pace_is_what_came_and_what_went_since_a_moment_and_not_before(shared: Bench) -> None:
+def test_the_pace_is_what_came_and_what_went_since_a_moment_and_not_before(shared: LakeState) -> None:
     delivery = new_delivery(shared, partitioned=False)
     began = utc_now() - timedelta(minutes=1)
 
@@ -135,7 +135,7 @@ def test_the_trend_is_steady_where_nothing_is_behind(
     assert sink_status.trend(Pace(published, settled), lag_rows) == said
 
 
-def test_a_record_that_disagrees_with_itself_is_shown_as_unknown(shared: Bench) -> None:
+def test_a_record_that_disagrees_with_itself_is_shown_as_unknown(shared: LakeState) -> None:
     delivery = new_delivery(shared)
     delivery.deliver(100, one_chunk("k=a", None, 100))
     delivery.damage("UPDATE lane SET continuation = 'nonsense', version = version + 1 WHERE sink_id = :sink")
@@ -144,7 +144,7 @@ def test_a_record_that_disagrees_with_itself_is_shown_as_unknown(shared: Bench) 
     assert "cannot be used" in (found.reason or "") and found.trend == "unknown"
 
 
-def test_a_sink_that_failed_waits_and_one_whose_dataset_is_gone_says_so(shared: Bench) -> None:
+def test_a_sink_that_failed_waits_and_one_whose_dataset_is_gone_says_so(shared: LakeState) -> None:
     delivery = new_delivery(shared, partitioned=False)
     later = utc_now() + timedelta(minutes=1)
     with delivery.ledger.write() as connection:
@@ -159,7 +159,7 @@ def test_a_sink_that_failed_waits_and_one_whose_dataset_is_gone_says_so(shared: 
     assert "dropped" in (found.reason or "")
 
 
-def test_a_new_generation_begins_with_nothing(shared: Bench) -> None:
+def test_a_new_generation_begins_with_nothing(shared: LakeState) -> None:
     delivery = new_delivery(shared, partitioned=False)
     delivery.deliver(100, one_chunk("", None, 100))
     delivery.reset()
@@ -173,8 +173,8 @@ def test_a_new_generation_begins_with_nothing(shared: Bench) -> None:
     )
 
 
-def test_a_thousand_partitions_cost_a_few_statements(sqlite_bench: Bench) -> None:
-    delivery = new_delivery(sqlite_bench)
+def test_a_thousand_partitions_cost_a_few_statements(sqlite_lake: LakeState) -> None:
+    delivery = new_delivery(sqlite_lake)
     delivery.deliver(100, *(one_chunk(f"k={n}", None, 100) for n in range(1_500)))
     asked: list[str] = []
     event.listen(delivery.ledger.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -20,28 +20,25 @@ from strandline.deliver.sink import ChunkRows, Landed
 from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.ledger.deliver import sinks
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import Delivery, landed, new_delivery, one_chunk, open_shared, planned
+from tests.no_tables import NoTables
 
 
 @pytest.fixture(scope="module")
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
+def shared(request: pytest.FixtureRequest) -> Iterator[LakeState]:
     yield from open_shared(request, "sqlite")
 
 
-def no_tables() -> NoReturn:
-    raise AssertionError("recovery reads no table")
+def context_of(shared: LakeState) -> DeliverContext:
+    return DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
 
 
-def bench_of(shared: Bench) -> DeliverContext:
-    return DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
-
-
-def recover(shared: Bench, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
+def recover(shared: LakeState, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
     sinks.leases.release(shared.ledger, delivery.lease)
     try:
         return recover_sink(
-            bench_of(shared), delivery.dataset, delivery.sink.name, resend=resend, accept_loss=accept_loss
+            context_of(shared), delivery.dataset, delivery.sink.name, resend=resend, accept_loss=accept_loss
         )
     finally:
         delivery.refresh()
@@ -50,12 +47,12 @@ def recover(shared: Bench, delivery: Delivery, *, resend: bool = False, accept_l
 
 @dataclass
 class InTable:
-    shared: Bench
+    shared: LakeState
     delivery: Delivery
     url: str
 
     def run(self) -> SinkRun:
-        made = SinkRun(bench_of(self.shared), self.delivery.sink, self.delivery.dataset, self.delivery.lease, _quiet)
+        made = SinkRun(context_of(self.shared), self.delivery.sink, self.delivery.dataset, self.delivery.lease, _quiet)
         made.claim()
         made.sink().prepare([Column("_ingest_seq", Primitive("long"), required=True)])
         return made
@@ -81,7 +78,7 @@ def _quiet(*_: object) -> None:
 
 
 @pytest.fixture
-def table(shared: Bench, postgres_database: str) -> InTable:
+def table(shared: LakeState, postgres_database: str) -> InTable:
     """1..60 delivered, and 61..80 landed of a plan that is under way."""
     delivery = new_delivery(shared, partitioned=False)
     delivery.damage("UPDATE sink SET kind = 'postgres' WHERE id = :sink")

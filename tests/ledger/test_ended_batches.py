@@ -29,13 +29,13 @@ from strandline.ledger.witness import Witness, WitnessRecord
 from strandline.receive.failed_batches import TRIES, TRIES_WITHOUT_PROOF, BatchFailure, next_step
 from strandline.receive.intake import Intake, IntakeContext
 from tests.campaign import scaled
-from tests.ledger.conftest import Bench
-from tests.ledger.receive_bench import Receiving, at_once, by_range, new_receiving, span
+from tests.ledger.conftest import LakeState
+from tests.ledger.receiving import Receiving, at_once, by_range, new_receiving, span
 
 
-def reserve(bench: Bench, batch: Batch) -> Reserved:
+def reserve(lake: LakeState, batch: Batch) -> Reserved:
     wanted = blocks.NewBlock(batch.dataset, batch.rows, batch.batch_id, None, received=True)
-    held, new = blocks.reserve(bench.ledger, bench.witness, wanted, lease_seconds=60)
+    held, new = blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=60)
     assert new and isinstance(held, Reserved)
     return held
 
@@ -75,7 +75,9 @@ def test_a_divided_batch_has_its_bodies_in_two_parts_in_order(receiving: Receivi
     assert not batches.failed(receiving.ledger, whole, "late", utc_now())
 
 
-def test_a_receiver_that_still_holds_a_divided_batch_cannot_bring_it_in(shared: Bench, receiving: Receiving) -> None:
+def test_a_receiver_that_still_holds_a_divided_batch_cannot_bring_it_in(
+    shared: LakeState, receiving: Receiving
+) -> None:
     receiving.accept("a", "b")
     receiving.form()
     whole = taken(receiving)
@@ -92,7 +94,7 @@ def test_a_receiver_that_still_holds_a_divided_batch_cannot_bring_it_in(shared: 
         batches.settle(receiving.ledger, whole, span(1, 20))
 
 
-def test_a_batch_that_the_ledger_has_forgotten_gets_no_block(shared: Bench, receiving: Receiving) -> None:
+def test_a_batch_that_the_ledger_has_forgotten_gets_no_block(shared: LakeState, receiving: Receiving) -> None:
     receiving.accept("a")
     receiving.form()
     batch = taken(receiving)
@@ -101,7 +103,7 @@ def test_a_batch_that_the_ledger_has_forgotten_gets_no_block(shared: Bench, rece
         reserve(shared, forgotten)
 
 
-def test_a_batch_that_a_block_has_is_neither_divided_nor_set_aside(shared: Bench, receiving: Receiving) -> None:
+def test_a_batch_that_a_block_has_is_neither_divided_nor_set_aside(shared: LakeState, receiving: Receiving) -> None:
     receiving.accept("a")
     receiving.form()
     batch = taken(receiving)
@@ -136,7 +138,7 @@ def test_a_ledger_that_is_behind_the_witness_ends_no_batch(receiving: Receiving)
     assert ended == [True, False, False], "what the table has of it by then makes the receiver hold"
 
 
-def test_of_a_reservation_and_a_division_at_once_only_one_happens(shared: Bench, receiving: Receiving) -> None:
+def test_of_a_reservation_and_a_division_at_once_only_one_happens(shared: LakeState, receiving: Receiving) -> None:
     for round in range(8):
         receiving.accept(f"a{round}", f"b{round}")
         receiving.form()
@@ -144,7 +146,7 @@ def test_of_a_reservation_and_a_division_at_once_only_one_happens(shared: Bench,
 
         def reserved(ledger: object, batch: Batch = batch) -> bool:
             with suppress(BatchEnded):
-                reserve(Bench(shared.config, ledger, shared.witness, shared.dataset), batch)  # type: ignore[arg-type]
+                reserve(LakeState(shared.config, ledger, shared.witness, shared.dataset), batch)  # type: ignore[arg-type]
                 return True
             return False
 
@@ -174,7 +176,9 @@ def test_a_body_that_was_set_aside_is_still_held_and_its_repeat_is_answered(rece
         assert spool_files.spooled(connection, [told.spool]) == {told.spool}, "its file stays"
 
 
-def test_a_replayed_body_is_in_line_again_and_one_that_was_discarded_never(receiving: Receiving, shared: Bench) -> None:
+def test_a_replayed_body_is_in_line_again_and_one_that_was_discarded_never(
+    receiving: Receiving, shared: LakeState
+) -> None:
     for batch in alone(receiving, "a", "b"):
         assert ended_batches.set_body_aside(receiving.ledger, receiving.witness, batch, "why")
     first, second = listed(receiving)
@@ -222,7 +226,7 @@ def test_the_store_itself_refuses_to_open_an_ended_batch_again(receiving: Receiv
 
 @pytest.mark.parametrize("point", ["spool.after_clear"])
 def test_what_was_received_for_a_dropped_dataset_is_cleared_in_steps(
-    receiving: Receiving, shared: Bench, point: str
+    receiving: Receiving, shared: LakeState, point: str
 ) -> None:
     receiving.accept("a", "b")
     receiving.form()
@@ -256,7 +260,7 @@ def test_what_was_received_for_a_dropped_dataset_is_cleared_in_steps(
 # What is known of the others.
 
 
-def test_what_came_in_since_a_batch_failed_is_told_by_numbers(receiving: Receiving, shared: Bench) -> None:
+def test_what_came_in_since_a_batch_failed_is_told_by_numbers(receiving: Receiving, shared: LakeState) -> None:
     first, second, third = alone(receiving, "a", "b", "c")
     held = reserve(shared, second)
 
@@ -321,7 +325,7 @@ def test_only_batches_of_one_line_can_share_rows() -> None:
     assert len(deep) <= 1024
 
 
-def test_a_restored_ledger_divides_again_what_the_table_holds_in_parts(receiving: Receiving, shared: Bench) -> None:
+def test_a_restored_ledger_divides_again_what_the_table_holds_in_parts(receiving: Receiving, shared: LakeState) -> None:
     """Its copy is from before the division: it takes the whole for unfinished, even for reserved."""
     bodies = receiving.accept("a", "b", "c")
     receiving.form()
@@ -349,7 +353,7 @@ class Entered:
 class Door:
     """Stands for `append`: the ledger's own protocol, and a table that is a list."""
 
-    bench: Bench
+    lake: LakeState
     chance: random.Random
     bad: set[str] = field(default_factory=set)
     """Files that cannot be written."""
@@ -364,29 +368,29 @@ class Door:
     def append_received(self, name: str, frame: Batch, batch_id: str, check: Callable[[], None]) -> Entered:
         self.stumble()
         wanted = blocks.NewBlock(frame.dataset, frame.rows, batch_id, None, received=True)
-        held, new = blocks.reserve(self.bench.ledger, self.bench.witness, wanted, lease_seconds=60)
+        held, new = blocks.reserve(self.lake.ledger, self.lake.witness, wanted, lease_seconds=60)
         self.stumble()
         if not new:
             raise FailedError("another has it under way")
         assert isinstance(held, Reserved)
         files = [body.spool for body in frame.bodies]
         if self.bad & set(files):
-            blocks.abandon(self.bench.ledger, self.bench.witness, held, "bad")
+            blocks.abandon(self.lake.ledger, self.lake.witness, held, "bad")
             raise FailedError("File name too long")
         self.branches[held.head.rows.lo] = files
         self.stumble()
-        if not blocks.mark_staged(self.bench.ledger, self.bench.witness, held, SnapshotId(7)):
+        if not blocks.mark_staged(self.lake.ledger, self.lake.witness, held, SnapshotId(7)):
             raise FailedError("lost the block")
         self.stumble()
-        return Entered(self.publish(blocks.find_block(self.bench.ledger, held.head)).head.rows)
+        return Entered(self.publish(blocks.find_block(self.lake.ledger, held.head)).head.rows)
 
     def publish(self, staged: object) -> Published:
         assert isinstance(staged, Staged)
         rows = staged.head.rows
         if all(numbers != rows for numbers, _ in self.table):
             self.table.append((rows, self.branches[rows.lo]))
-        blocks.mark_published(self.bench.ledger, staged, row_count=len(rows), snapshot=SnapshotId(7))
-        found = blocks.find_block(self.bench.ledger, staged.head)
+        blocks.mark_published(self.lake.ledger, staged, row_count=len(rows), snapshot=SnapshotId(7))
+        found = blocks.find_block(self.lake.ledger, staged.head)
         assert isinstance(found, Published)
         return found
 
@@ -395,14 +399,14 @@ class Door:
             raise self.chance.choice((StorageError("the disk is away"), failpoints.FailpointError("killed")))
 
     def recover(self) -> None:
-        with self.bench.ledger.read() as connection:
+        with self.lake.ledger.read() as connection:
             found = blocks.open_blocks(connection)
         for block in found:
             if isinstance(block, Reserved):
                 if block.head.rows.lo in self.branches and self.chance.random() < 0.5:
-                    blocks.mark_staged(self.bench.ledger, self.bench.witness, block, SnapshotId(7))
+                    blocks.mark_staged(self.lake.ledger, self.lake.witness, block, SnapshotId(7))
                 else:
-                    blocks.abandon(self.bench.ledger, self.bench.witness, block, "its writer is gone")
+                    blocks.abandon(self.lake.ledger, self.lake.witness, block, "its writer is gone")
             elif block.head.rows.lo in self.branches:
                 self.publish(block)
 
@@ -417,35 +421,35 @@ class Removed:
         self.gone |= set(names)
 
 
-def be_due(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
+def be_due(lake: LakeState) -> None:
+    with lake.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE receive_batch SET retry_at = NULL WHERE retry_at IS NOT NULL")
 
 
-def intake_of(bench: Bench, door: Door, spool: Removed, monkeypatch: pytest.MonkeyPatch) -> Intake:
+def intake_of(lake: LakeState, door: Door, spool: Removed, monkeypatch: pytest.MonkeyPatch) -> Intake:
     monkeypatch.setattr(Intake, "_frame", lambda self, dataset, batch: batch)
-    receipts = open_receipts(bench.config)
+    receipts = open_receipts(lake.config)
     no_jobs = MagicMock()  # where Spark is; nothing here has a job that could be called off
-    parts: Any = (bench.config, bench.ledger, spool, no_jobs, door, receipts, bench.witness)
+    parts: Any = (lake.config, lake.ledger, spool, no_jobs, door, receipts, lake.witness)
     made = IntakeContext(*parts)
     return Intake(made)
 
 
 @pytest.mark.parametrize("seed", range(scaled(2, 20)))
 def test_whatever_fails_every_good_body_comes_in_once_and_every_bad_one_is_set_aside(
-    sqlite_bench: Bench, seed: int, monkeypatch: pytest.MonkeyPatch
+    sqlite_lake: LakeState, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
-    receiving = new_receiving(sqlite_bench)
+    receiving = new_receiving(sqlite_lake)
     bodies = [receiving.accept(f"key {n}", rows=chance.randrange(1, 4))[0] for n in range(12)]
     files = [b.spool or "" for b in bodies]
-    door = Door(sqlite_bench, chance, set(chance.sample(files, chance.randrange(1, 4))), trouble=0.1)
+    door = Door(sqlite_lake, chance, set(chance.sample(files, chance.randrange(1, 4))), trouble=0.1)
     spool = Removed()
-    intake = intake_of(sqlite_bench, door, spool, monkeypatch)
+    intake = intake_of(sqlite_lake, door, spool, monkeypatch)
     stale: list[Batch] = []
     receiving.form(rows_max=1000)
     for _ in range(50):
-        be_due(sqlite_bench)
+        be_due(sqlite_lake)
         some = receiving.take()
         chance.shuffle(some)
         stale += some[: chance.randrange(2)]
@@ -453,7 +457,7 @@ def test_whatever_fails_every_good_body_comes_in_once_and_every_bad_one_is_set_a
         for batch in [*some, *late]:  # a zombie comes with what it took long ago
             with suppress(failpoints.FailpointError):
                 intake._ingest(batch)
-            with sqlite_bench.ledger.write() as connection:
+            with sqlite_lake.ledger.write() as connection:
                 connection.exec_driver_sql("UPDATE receive_batch SET lease_until = 1 WHERE lease_until IS NOT NULL")
         if chance.random() < 0.3:
             door.recover()
@@ -467,7 +471,7 @@ def test_whatever_fails_every_good_body_comes_in_once_and_every_bad_one_is_set_a
     for _ in range(20):
         bodies += receiving.accept(f"last {len(bodies)}", rows=1)  # others come in: so it is not the disk
         receiving.form()
-        be_due(sqlite_bench)
+        be_due(sqlite_lake)
         for batch in receiving.take():
             intake._ingest(batch)
     came_in = sorted(file for _, files in door.table for file in files)
@@ -485,12 +489,12 @@ def test_whatever_fails_every_good_body_comes_in_once_and_every_bad_one_is_set_a
     "point", ["receive.after_divide", "receive.after_set_aside", "spool.after_replay", "spool.after_discard"]
 )
 def test_a_receiver_that_dies_while_it_sorts_bodies_out_loses_and_doubles_nothing(
-    sqlite_bench: Bench, point: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_lake: LakeState, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiving = new_receiving(sqlite_bench)
+    receiving = new_receiving(sqlite_lake)
     good, bad = receiving.accept("good", "bad", rows=2)
-    door, spool = Door(sqlite_bench, random.Random(1), {bad.spool or ""}), Removed()
-    intake = intake_of(sqlite_bench, door, spool, monkeypatch)
+    door, spool = Door(sqlite_lake, random.Random(1), {bad.spool or ""}), Removed()
+    intake = intake_of(sqlite_lake, door, spool, monkeypatch)
     receiving.form()
     died = 0
 
@@ -499,7 +503,7 @@ def test_a_receiver_that_dies_while_it_sorts_bodies_out_loses_and_doubles_nothin
         for n in range(rounds):
             receiving.accept(f"other {died} {rounds} {n}", rows=1)
             receiving.form()
-            be_due(sqlite_bench)
+            be_due(sqlite_lake)
             for batch in receiving.take():
                 try:
                     intake._ingest(batch)

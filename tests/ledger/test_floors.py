@@ -18,12 +18,12 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import floors, retention_holds, skipped_rows
 from strandline.ledger.maintain.skipped_rows import LaneDrop
 from strandline.maintain.retain_plan import drop_point
-from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import Delivery, add_sink, landed, new_delivery, one_chunk, planned
+from tests.ledger.conftest import LakeState
+from tests.ledger.delivery import Delivery, add_sink, landed, new_delivery, one_chunk, planned
 
 
 @pytest.fixture
-def delivery(shared: Bench) -> Delivery:
+def delivery(shared: LakeState) -> Delivery:
     return new_delivery(shared, settled=None)
 
 
@@ -55,21 +55,21 @@ def test_a_floor_rises_and_never_goes_back_whoever_writes(delivery: Delivery) ->
             connection.exec_driver_sql(f"{change} WHERE dataset_id = {delivery.dataset.id}")
 
 
-def test_raising_a_floor_takes_a_number_so_that_a_restore_is_noticed(bench: Bench) -> None:
+def test_raising_a_floor_takes_a_number_so_that_a_restore_is_noticed(lake: LakeState) -> None:
     def take() -> None:
-        with bench.ledger.write() as connection:
-            floors.take_number(connection, bench.witness)
-            floors.raise_to(connection, bench.dataset.id, Seq(1))
+        with lake.ledger.write() as connection:
+            floors.take_number(connection, lake.witness)
+            floors.raise_to(connection, lake.dataset.id, Seq(1))
 
-    before = bench.witness.read().highest
+    before = lake.witness.read().highest
     take()
-    assert bench.witness.read().highest == before + 1
-    bench.witness.raise_to(before + 2, expected=before + 1)  # as a ledger sees it that was restored from before
+    assert lake.witness.read().highest == before + 1
+    lake.witness.raise_to(before + 2, expected=before + 1)  # as a ledger sees it that was restored from before
     with pytest.raises(ResyncNeeded):
         take()
 
 
-def test_nobody_adds_a_sink_while_a_floor_is_raised(shared: Bench, delivery: Delivery) -> None:
+def test_nobody_adds_a_sink_while_a_floor_is_raised(shared: LakeState, delivery: Delivery) -> None:
     """The one who comes second sees what the first one did."""
     held, waited = threading.Event(), []
 
@@ -132,7 +132,7 @@ def test_a_paused_or_stopped_sink_holds_and_a_removed_one_does_not(delivery: Del
         assert floors.list_sink_progress(connection, delivery.dataset.id) == []
 
 
-def test_each_sink_has_a_reach_of_its_own(shared: Bench, delivery: Delivery) -> None:
+def test_each_sink_has_a_reach_of_its_own(shared: LakeState, delivery: Delivery) -> None:
     delivery.settle(1, 100)
     delivery.deliver(100, one_chunk("", None, 100))
     with shared.ledger.write() as connection:

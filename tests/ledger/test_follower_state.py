@@ -23,7 +23,7 @@ from strandline.replicate.follow.follow_datasets import drop_dataset
 from strandline.replicate.follow.follower import Follower
 from strandline.replicate.follow.leader_sinks import LeaderSinks
 from strandline.replicate.source import LeaderAnswer
-from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.conftest import LAKE, LakeState
 from tests.ledger.test_following import apply, offer, record, segment
 
 
@@ -51,29 +51,29 @@ class Settled:
 
 @dataclass
 class Site:
-    bench: Bench
+    lake: LakeState
     checkpoint: Path
     leader: Leader = field(default_factory=Leader)
 
     def started(self) -> Follower:
-        bench = self.bench
-        since = bench.ledger.query(sites.get).changed_at
+        lake = self.lake
+        since = lake.ledger.query(sites.get).changed_at
         context = FollowContext(
-            LAKE, bench.config, bench.ledger, bench.witness, cast(Any, self.leader), since,
+            LAKE, lake.config, lake.ledger, lake.witness, cast(Any, self.leader), since,
             cast(Any, SimpleNamespace(ingestion=Settled())),
         )  # fmt: skip
         return Follower(context, FollowSettings(), self.checkpoint)
 
 
 @pytest.fixture
-def site(bench: Bench, tmp_path: Path) -> Site:
+def site(lake: LakeState, tmp_path: Path) -> Site:
     """It has applied everything up to 10."""
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         sites.follow(connection, leader="https://leader", token=None, term=1)
-        following.follow_dataset(connection, bench.dataset.id)
-    record(bench, offer(bench.dataset, 0, 10, segment(1, 10)))
-    apply(bench, 1)
-    return Site(bench, tmp_path / "checkpoint")
+        following.follow_dataset(connection, lake.dataset.id)
+    record(lake, offer(lake.dataset, 0, 10, segment(1, 10)))
+    apply(lake, 1)
+    return Site(lake, tmp_path / "checkpoint")
 
 
 def test_a_checkpoint_that_is_right_is_what_a_follower_begins_with(site: Site) -> None:
@@ -100,49 +100,49 @@ def test_a_checkpoint_that_is_wrong_is_set_right_by_the_ledger_in_an_idle_pass(s
 def test_what_a_follower_tells_is_its_state_and_it_goes_on_as_the_ledger_does(site: Site) -> None:
     follower = site.started()
     follower.tick()
-    record(site.bench, offer(site.bench.dataset, 10, 20, segment(11, 20)))
-    apply(site.bench, 11)
+    record(site.lake, offer(site.lake.dataset, 10, 20, segment(11, 20)))
+    apply(site.lake, 11)
     assert follower.state.snapshot() == {ShardId(0): 10}
     follower.tick()
     assert follower.state.applied_seqno(ShardId(0)) == 20 and follower.state.applied_seqno(ShardId(7)) is None
     assert [told.marks for told in site.leader.told] == [{ShardId(0): 10}, {ShardId(0): 20}]
 
 
-def leads(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
+def leads(lake: LakeState) -> None:
+    with lake.ledger.write() as connection:
         sites.take_number(connection, 2)
-    about_to_lead(bench)
-    promotions.lead(bench.ledger, bench.witness, 18, prepared=(), lost=(), fenced={})
+    about_to_lead(lake)
+    promotions.lead(lake.ledger, lake.witness, 18, prepared=(), lost=(), fenced={})
 
 
-def about_to_lead(bench: Bench) -> None:
-    promotion_claims.claim(bench.ledger, 18, of=promotion_claims.begin(bench.ledger, 1))
+def about_to_lead(lake: LakeState) -> None:
+    promotion_claims.claim(lake.ledger, 18, of=promotion_claims.begin(lake.ledger, 1))
 
 
-def follows_another(bench: Bench) -> None:
-    bench.ledger.change(sites.follow, leader="https://other", token=None, term=1)
+def follows_another(lake: LakeState) -> None:
+    lake.ledger.change(sites.follow, leader="https://other", token=None, term=1)
 
 
 @pytest.mark.parametrize("becomes", [leads, about_to_lead, follows_another])
 def test_what_a_leader_has_said_changes_nothing_once_the_site_leads_or_follows_anew(
-    site: Site, becomes: Callable[[Bench], None]
+    site: Site, becomes: Callable[[LakeState], None]
 ) -> None:
     """Sinks, too: a version that was not stored is not named in the next poll."""
     follower = site.started()
-    told = LeaderSinks(site.bench.ledger, follower.context.change)
+    told = LeaderSinks(site.lake.ledger, follower.context.change)
     told.store((), "v1")
     assert told.version() == "v1"
-    becomes(site.bench)
-    before = site.bench.ledger.query(leader_sinks.read)
+    becomes(site.lake)
+    before = site.lake.ledger.query(leader_sinks.read)
     one = SinkDefinition(
-        site.bench.dataset.uuid, "archive", "files", "instance-1", 2, (("path", "out"),), "file:///out", Seq(3), Seq(9),
+        site.lake.dataset.uuid, "archive", "files", "instance-1", 2, (("path", "out"),), "file:///out", Seq(3), Seq(9),
         None, None, False, (),
     )  # fmt: skip
     with pytest.raises((RefusedError, WatermarkMoved)):
         told.store((one,), "v2")
-    assert told.version() == "v1" and site.bench.ledger.query(leader_sinks.read) == before
+    assert told.version() == "v1" and site.lake.ledger.query(leader_sinks.read) == before
     with pytest.raises((RefusedError, WatermarkMoved)):
-        drop_dataset(follower.context, site.bench.dataset.uuid)
-    assert not site.bench.ledger.query(datasets.is_dropped, site.bench.dataset.id)
+        drop_dataset(follower.context, site.lake.dataset.uuid)
+    assert not site.lake.ledger.query(datasets.is_dropped, site.lake.dataset.id)
     with pytest.raises((RefusedError, WatermarkMoved)):
         follower.tick()

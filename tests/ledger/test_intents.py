@@ -21,8 +21,8 @@ from strandline.ledger.deliver import intents, lanes, sinks, splits
 from strandline.ledger.deliver.splits import Split
 from strandline.ledger.engine import utc_now
 from strandline.status.sinks import load_sinks
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import (
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import (
     Delivery,
     add_sink,
     empty,
@@ -80,7 +80,7 @@ def test_a_lane_without_a_mark_is_behind_once_something_is_planned(delivery: Del
     assert delivery.work().behind
 
 
-def test_a_plan_without_rows_moves_all_marks_and_a_dataset_without_partitions_has_its_lane(shared: Bench) -> None:
+def test_a_plan_without_rows_moves_all_marks_and_a_dataset_without_partitions_has_its_lane(shared: LakeState) -> None:
     delivery = new_delivery(shared, partitioned=False)
     assert delivery.plan(60) == []
     assert (delivery.marks(), delivery.sink.planned) == ({"": 60}, 60)
@@ -166,7 +166,7 @@ def test_an_acknowledgement_is_recorded_once_and_its_repeat_changes_nothing(deli
     assert delivery.open()[0].chunks == now
 
 
-def test_a_chunk_of_another_sink_cannot_be_acknowledged(shared: Bench, delivery: Delivery) -> None:
+def test_a_chunk_of_another_sink_cannot_be_acknowledged(shared: LakeState, delivery: Delivery) -> None:
     other = new_delivery(shared)
     stored = other.plan(100, one_chunk("k=a", None, 100))
     assert stored is not None
@@ -444,7 +444,7 @@ MARKS = st.one_of(st.none(), st.integers(1, 2**63 - 1))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(values=st.lists(MARKS, min_size=2, max_size=6))
 def test_whoever_writes_in_whatever_order_a_mark_never_goes_back(
-    shared_sqlite: Bench, values: list[int | None]
+    shared_sqlite: LakeState, values: list[int | None]
 ) -> None:
     delivery = new_delivery(shared_sqlite, settled=None)
     with delivery.ledger.write() as connection:
@@ -471,7 +471,7 @@ STEPS = st.lists(
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(steps=STEPS)
 def test_in_any_order_of_plans_and_closings_the_delivered_ranges_tile_up_to_every_mark(
-    shared_sqlite: Bench, steps: list[tuple[str, int, set[str]]]
+    shared_sqlite: LakeState, steps: list[tuple[str, int, set[str]]]
 ) -> None:
     delivery = new_delivery(shared_sqlite, settled=1000)
     before: dict[str, int | None] = {}
@@ -549,7 +549,7 @@ def test_a_split_behind_a_lost_lease_changes_nothing(delivery: Delivery) -> None
     cut = [Split(stored[0].chunks[0].id, Seq(50), 50)]
     assert splits.split(delivery.ledger, lost, cut) is None
     assert planned_ranges(delivery) == [SeqRange(1, 100)]
-    other = new_delivery(Bench(delivery.ledger.config, delivery.ledger, None, delivery.dataset))  # type: ignore[arg-type]
+    other = new_delivery(LakeState(delivery.ledger.config, delivery.ledger, None, delivery.dataset))  # type: ignore[arg-type]
     with pytest.raises(WatermarkMoved):
         splits.split(other.ledger, other.lease, cut)
     assert planned_ranges(delivery) == [SeqRange(1, 100)]
@@ -585,7 +585,7 @@ def test_a_chunk_of_an_intent_that_was_abandoned_is_not_split(delivery: Delivery
         splits.split(delivery.ledger, delivery.lease, [Split(stored[0].chunks[0].id, Seq(50), 50)])
 
 
-def test_many_chunks_are_split_in_one_transaction(shared_sqlite: Bench) -> None:
+def test_many_chunks_are_split_in_one_transaction(shared_sqlite: LakeState) -> None:
     delivery = new_delivery(shared_sqlite)
     stored = delivery.plan(100, *(one_chunk(f"k={n}", None, 100) for n in range(1_200)))
     assert stored is not None

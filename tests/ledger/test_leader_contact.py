@@ -20,7 +20,7 @@ from strandline.ledger.replicate.leader_contact import (
     is_worth_noting,
 )
 from strandline.replicate.follow.note_passes import PassNotes
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 from tests.ledger.test_following import apply, follower, offer, purge, record, segment, sharded
 
 __all__ = ["follower"]
@@ -30,8 +30,8 @@ LATER = NOW + timedelta(minutes=3)
 AWAY = StorageError("the leader does not answer", hint="Check its address.")
 
 
-def noted(bench: Bench) -> LeaderContact:
-    return bench.ledger.query(leader_contact.get)
+def noted(lake: LakeState) -> LeaderContact:
+    return lake.ledger.query(leader_contact.get)
 
 
 def test_a_failure_keeps_its_beginning_while_the_same_step_fails_and_ends_with_a_good_pass() -> None:
@@ -57,61 +57,61 @@ def test_an_idle_follower_writes_now_and_then_and_a_change_at_once() -> None:
     assert is_worth_noting(failing, replace(failing, failure=FollowFailure(NOW, FollowStep.ASK, "else", None)))
 
 
-def test_what_is_noted_is_read_by_another_process_and_forgotten_with_another_leader(bench: Bench) -> None:
-    assert noted(bench) == LeaderContact()
-    notes = PassNotes(bench.ledger)
+def test_what_is_noted_is_read_by_another_process_and_forgotten_with_another_leader(lake: LakeState) -> None:
+    assert noted(lake) == LeaderContact()
+    notes = PassNotes(lake.ledger)
     with pytest.raises(StorageError), notes.one_pass():
         raise AWAY
-    found = noted(bench)
+    found = noted(lake)
     assert found.answered_at is None and found.failure is not None
     assert (found.failure.step, found.failure.error, found.failure.hint) == (FollowStep.ASK, AWAY.message, AWAY.hint)
     since = found.failure.since
-    with pytest.raises(StorageError), PassNotes(bench.ledger).one_pass():  # as after a restart
+    with pytest.raises(StorageError), PassNotes(lake.ledger).one_pass():  # as after a restart
         raise AWAY
-    again = noted(bench).failure
+    again = noted(lake).failure
     assert again is not None and again.since == since
-    bench.ledger.change(leader_contact.forget)
-    assert noted(bench) == LeaderContact()
+    lake.ledger.change(leader_contact.forget)
+    assert noted(lake) == LeaderContact()
 
 
-def test_a_pass_that_cannot_apply_something_says_that_the_leader_answered(bench: Bench) -> None:
-    with PassNotes(bench.ledger).one_pass() as notes:
+def test_a_pass_that_cannot_apply_something_says_that_the_leader_answered(lake: LakeState) -> None:
+    with PassNotes(lake.ledger).one_pass() as notes:
         notes.answered()
         notes.failed(FailedError("no space", hint="Make room."))
         notes.failed(FailedError("another"))
         notes.begins(FollowStep.TELL)
-    found = noted(bench)
+    found = noted(lake)
     assert found.answered_at is not None and found.failure is not None
     assert (found.failure.step, found.failure.error, found.failure.hint) == (
         FollowStep.APPLY, "no space", "Make room.",
     )  # fmt: skip
 
 
-def test_what_failed_before_counts_until_a_pass_has_ended_well(bench: Bench) -> None:
-    notes = PassNotes(bench.ledger)
+def test_what_failed_before_counts_until_a_pass_has_ended_well(lake: LakeState) -> None:
+    notes = PassNotes(lake.ledger)
     with notes.one_pass():
         notes.answered()
         notes.failed(FailedError("no space"))
     with notes.one_pass():
         notes.answered()
-        assert noted(bench).failure is not None
-    assert noted(bench).failure is None
+        assert noted(lake).failure is not None
+    assert noted(lake).failure is None
 
 
 @pytest.mark.parametrize("error", [CalledOff("stopped"), failpoints.FailpointError("here")])
-def test_a_pass_that_was_called_off_or_killed_notes_no_failure(bench: Bench, error: Exception) -> None:
-    with pytest.raises(type(error)), PassNotes(bench.ledger).one_pass() as notes:
+def test_a_pass_that_was_called_off_or_killed_notes_no_failure(lake: LakeState, error: Exception) -> None:
+    with pytest.raises(type(error)), PassNotes(lake.ledger).one_pass() as notes:
         notes.answered()
         raise error
-    assert noted(bench).failure is None
+    assert noted(lake).failure is None
 
 
-def shards(bench: Bench, dataset: str) -> list[FollowedShard]:
-    with bench.ledger.read_at_once() as connection:
+def shards(lake: LakeState, dataset: str) -> list[FollowedShard]:
+    with lake.ledger.read_at_once() as connection:
         return [s for s in read_followed(connection) if s.of.dataset.name == dataset]
 
 
-def test_each_shard_has_its_mark_and_what_is_open_in_it(follower: Bench) -> None:
+def test_each_shard_has_its_mark_and_what_is_open_in_it(follower: LakeState) -> None:
     of = sharded(follower)
     one, two = of.first_shard, of.first_shard + 1
     record(
@@ -132,7 +132,7 @@ def test_each_shard_has_its_mark_and_what_is_open_in_it(follower: Bench) -> None
         assert {s.shard: s.mark for s in (first, second)} == following.applied_upto(connection, [of])
 
 
-def test_a_purge_is_open_in_every_shard_and_an_uncounted_segment_makes_the_rows_unknown(follower: Bench) -> None:
+def test_a_purge_is_open_in_every_shard_and_an_uncounted_segment_makes_the_rows_unknown(follower: LakeState) -> None:
     of = sharded(follower)
     record(follower, offer(of, 0, 30, segment(1, 10, of.first_shard, rows=None), purge(30, 1, 10)))
     [first, second] = shards(follower, of.name)
@@ -142,6 +142,6 @@ def test_a_purge_is_open_in_every_shard_and_an_uncounted_segment_makes_the_rows_
         assert {s.shard: s.mark for s in (first, second)} == following.applied_upto(connection, [of])
 
 
-def test_a_leader_follows_nothing(bench: Bench) -> None:
-    with bench.ledger.read_at_once() as connection:
+def test_a_leader_follows_nothing(lake: LakeState) -> None:
+    with lake.ledger.read_at_once() as connection:
         assert read_followed(connection) == []

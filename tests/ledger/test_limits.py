@@ -21,7 +21,7 @@ from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import sequence
 from strandline.ledger.witness import LocalWitness, S3Witness, WitnessRecord, open_witness
 from strandline.storage.s3_settings import witness_limits
-from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.conftest import LAKE, LakeState
 
 MakeHome = Callable[..., LakeConfig]
 
@@ -196,7 +196,7 @@ def test_a_bucket_that_never_answers_holds_the_ledger_no_longer_than_others_wait
     assert 3 * longest < 3, "read, write, read again: all while others wait for the lock"
 
 
-def test_an_error_of_the_store_repeats_no_parameter(bench: Bench) -> None:
-    with pytest.raises(Exception, match="epoch") as refused, bench.ledger.write() as connection:
+def test_an_error_of_the_store_repeats_no_parameter(lake: LakeState) -> None:
+    with pytest.raises(Exception, match="epoch") as refused, lake.ledger.write() as connection:
         connection.execute(sequence.sequence.update().values(lake="top-secret", epoch=0))
     assert "top-secret" not in str(refused.value)

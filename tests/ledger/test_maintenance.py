@@ -13,48 +13,51 @@ from strandline.core.errors import AlreadyRunning, NoSuchRun
 from strandline.core.types import Dataset
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, NewRun, RunId
-from tests.ledger.conftest import Bench
-from tests.ledger.receive_bench import at_once
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, MaintenanceRunId, NewRun
+from tests.ledger.conftest import LakeState
+from tests.ledger.receiving import at_once
 
 LEASE = 60
 _names = count(1)
 
 
 @pytest.fixture
-def dataset(shared: Bench) -> Dataset:
+def dataset(shared: LakeState) -> Dataset:
     return shared.add_dataset(f"default.kept{next(_names)}")
 
 
 def begin(
-    bench: Bench,
+    lake: LakeState,
     dataset: Dataset,
     kind: MaintenanceKind = MaintenanceKind.COMPACT,
     *,
     by_schedule: bool = False,
-    after: RunId | None = None,
+    after: MaintenanceRunId | None = None,
     lease_seconds: float = LEASE,
-) -> RunId | None:
-    with bench.ledger.write() as connection:
+) -> MaintenanceRunId | None:
+    with lake.ledger.write() as connection:
         new = NewRun(dataset.id, kind, "here:1", by_schedule)
         return runs.begin(connection, new, lease_seconds=lease_seconds, after=after)
 
 
 def end(
-    bench: Bench, run: RunId | None, outcome: MaintenanceOutcome = MaintenanceOutcome.DONE, reason: str | None = None
+    lake: LakeState,
+    run: MaintenanceRunId | None,
+    outcome: MaintenanceOutcome = MaintenanceOutcome.DONE,
+    reason: str | None = None,
 ) -> bool:
     assert run is not None
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         return runs.end(connection, run, outcome, reason=reason, result={"rows": 7})
 
 
-def get(bench: Bench, run: RunId | None) -> runs.MaintenanceRun:
+def get(lake: LakeState, run: MaintenanceRunId | None) -> runs.MaintenanceRun:
     assert run is not None
-    with bench.ledger.read() as connection:
+    with lake.ledger.read() as connection:
         return runs.get(connection, run)
 
 
-def test_a_run_is_stored_with_its_result_and_found_again(shared: Bench, dataset: Dataset) -> None:
+def test_a_run_is_stored_with_its_result_and_found_again(shared: LakeState, dataset: Dataset) -> None:
     run = begin(shared, dataset)
     under_way = get(shared, run)
     assert (under_way.outcome, under_way.ended_at, under_way.seconds, under_way.result) == (None, None, None, None)
@@ -69,7 +72,7 @@ def test_a_run_is_stored_with_its_result_and_found_again(shared: Bench, dataset:
             runs.get(connection, 999_999)
 
 
-def test_the_same_kind_runs_once_on_a_dataset_and_others_beside_it(shared: Bench, dataset: Dataset) -> None:
+def test_the_same_kind_runs_once_on_a_dataset_and_others_beside_it(shared: LakeState, dataset: Dataset) -> None:
     run = begin(shared, dataset)
     with pytest.raises(AlreadyRunning, match=f"run {run} on here:1") as refused:
         begin(shared, dataset)
@@ -82,7 +85,9 @@ def test_the_same_kind_runs_once_on_a_dataset_and_others_beside_it(shared: Bench
     assert end(shared, begin(shared, dataset))
 
 
-def test_the_store_itself_refuses_a_second_run_and_a_change_of_one_that_ended(shared: Bench, dataset: Dataset) -> None:
+def test_the_store_itself_refuses_a_second_run_and_a_change_of_one_that_ended(
+    shared: LakeState, dataset: Dataset
+) -> None:
     run = begin(shared, dataset)
     with pytest.raises(DBAPIError), shared.ledger.write() as connection:
         runs._insert(
@@ -100,7 +105,7 @@ def test_the_store_itself_refuses_a_second_run_and_a_change_of_one_that_ended(sh
 
 
 def test_whoever_gives_no_sign_of_life_is_closed_as_dead_and_cannot_end_its_run(
-    shared: Bench, dataset: Dataset
+    shared: LakeState, dataset: Dataset
 ) -> None:
     run = begin(shared, dataset)
     next_one = begin(shared, dataset, lease_seconds=-1)  # every sign of life is older than that
@@ -116,7 +121,7 @@ def test_whoever_gives_no_sign_of_life_is_closed_as_dead_and_cannot_end_its_run(
     assert end(shared, next_one)
 
 
-def test_a_run_that_gives_signs_of_life_is_not_taken_for_dead(shared: Bench, dataset: Dataset) -> None:
+def test_a_run_that_gives_signs_of_life_is_not_taken_for_dead(shared: LakeState, dataset: Dataset) -> None:
     run = begin(shared, dataset)
     assert run is not None
     began = get(shared, run).heartbeat_at
@@ -128,7 +133,7 @@ def test_a_run_that_gives_signs_of_life_is_not_taken_for_dead(shared: Bench, dat
 
 
 def test_a_run_whose_clock_was_ahead_keeps_nobody_away_once_the_clock_is_set_right(
-    shared: Bench, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+    shared: LakeState, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process was killed, so its last sign of life stays a day ahead."""
     with monkeypatch.context() as ahead:
@@ -145,8 +150,8 @@ def test_a_run_whose_clock_was_ahead_keeps_nobody_away_once_the_clock_is_set_rig
     assert end(shared, run)
 
 
-def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared: Bench, dataset: Dataset) -> None:
-    def take(ledger: Ledger) -> RunId | None:
+def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared: LakeState, dataset: Dataset) -> None:
+    def take(ledger: Ledger) -> MaintenanceRunId | None:
         with ledger.write() as connection:
             return runs.begin(
                 connection, NewRun(dataset.id, MaintenanceKind.COMPACT, "here:1", by_schedule=True), lease_seconds=LEASE
@@ -167,7 +172,7 @@ def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared
     assert last is not None and last.id == following, "what is done by hand takes no turn"
 
 
-def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: Bench, dataset: Dataset) -> None:
+def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: LakeState, dataset: Dataset) -> None:
     run = begin(shared, dataset)
     with shared.ledger.write() as connection:
         dry = runs.record_dry_run(
@@ -186,7 +191,7 @@ def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: Bench, dataset: D
 
 
 def test_old_runs_are_forgotten_but_never_the_turn_that_the_schedule_counts_from(
-    shared: Bench, dataset: Dataset
+    shared: LakeState, dataset: Dataset
 ) -> None:
     turn = begin(shared, dataset, by_schedule=True)
     end(shared, turn)
@@ -201,7 +206,7 @@ def test_old_runs_are_forgotten_but_never_the_turn_that_the_schedule_counts_from
         assert runs.forget_old(connection, dataset.id, MaintenanceKind.COMPACT, runs_kept=2) == 0
 
 
-def test_the_oldest_job_under_way_says_which_files_belong_to_somebody(shared: Bench, dataset: Dataset) -> None:
+def test_the_oldest_job_under_way_says_which_files_belong_to_somebody(shared: LakeState, dataset: Dataset) -> None:
     with shared.ledger.read() as connection:
         assert runs.oldest_running_since(connection) is None
     first = begin(shared, dataset)
@@ -214,12 +219,12 @@ def test_the_oldest_job_under_way_says_which_files_belong_to_somebody(shared: Be
     end(shared, second)
 
 
-def test_runs_of_several_pages_come_once_newest_first(shared: Bench, dataset: Dataset) -> None:
+def test_runs_of_several_pages_come_once_newest_first(shared: LakeState, dataset: Dataset) -> None:
     made = []
     for _ in range(5):
         made.append(begin(shared, dataset))
         assert end(shared, made[-1])
-    found: list[RunId] = []
+    found: list[MaintenanceRunId] = []
     before = None
     with shared.ledger.read() as connection:
         while page := runs.latest(connection, datasets=[dataset.id], before=before, runs_max=2):

@@ -31,8 +31,8 @@ from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.maintain import runs
 from strandline.ledger.schema import core
 from tests.conftest import MakeHome
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import add_sink
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import add_sink
 
 NOTHING_ELSE = move_steps.Leaving(60, files=False, catalog=None)
 MOVE = LedgerMove(MoveState.LEAVING, "move-1", 'postgresql://somewhere/lake\'s "new" place, 100 %')
@@ -40,13 +40,13 @@ MOVE = LedgerMove(MoveState.LEAVING, "move-1", 'postgresql://somewhere/lake\'s "
 
 @pytest.fixture
 def other(
-    bench: Bench, tmp_path: Path, make_home: MakeHome, request: pytest.FixtureRequest
+    lake: LakeState, tmp_path: Path, make_home: MakeHome, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[], Ledger]]:
     """Makes ledgers of the other kind, with nothing in them."""
     made: list[Ledger] = []
 
     def make() -> Ledger:
-        url = request.getfixturevalue("postgres_server").create_database() if bench.ledger.is_sqlite else "new.db"
+        url = request.getfixturevalue("postgres_server").create_database() if lake.ledger.is_sqlite else "new.db"
         ledger = Ledger(make_home(tmp_path / f"other{len(made)}", {"ledger": {"url": url}}))
         made.append(ledger)
         return ledger
@@ -56,8 +56,8 @@ def other(
         ledger.close()
 
 
-def close(bench: Bench) -> LedgerMove:
-    return move_steps.close(bench.ledger, bench.witness, MOVE, NOTHING_ELSE)
+def close(lake: LakeState) -> LedgerMove:
+    return move_steps.close(lake.ledger, lake.witness, MOVE, NOTHING_ELSE)
 
 
 def raw_rows(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
@@ -77,19 +77,19 @@ def without_move(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[s
     return rows
 
 
-def fill(bench: Bench) -> None:
+def fill(lake: LakeState) -> None:
     """Every state of a block, and texts that databases may treat differently."""
-    bench.publish(bench.reserve("first"))
-    bench.publish(bench.reserve("zweiter Stapel: äöü ✓ ' \" \\ %s :x $1 \n\t"))
-    dead = bench.reserve("dead", lease_seconds=60)
-    assert blocks.abandon(bench.ledger, bench.witness, dead, "because")
-    with bench.ledger.write() as connection:
+    lake.publish(lake.reserve("first"))
+    lake.publish(lake.reserve("zweiter Stapel: äöü ✓ ' \" \\ %s :x $1 \n\t"))
+    dead = lake.reserve("dead", lease_seconds=60)
+    assert blocks.abandon(lake.ledger, lake.witness, dead, "because")
+    with lake.ledger.write() as connection:
         datasets.add(connection, name="Zebra", table_uuid="z", deliver_by=("a", "b"))
         datasets.add(connection, name="apple", table_uuid="a", shards=7)
 
 
-def test_every_table_and_column_of_the_database_is_copied(bench: Bench) -> None:
-    with bench.ledger.read() as connection:
+def test_every_table_and_column_of_the_database_is_copied(lake: LakeState) -> None:
+    with lake.ledger.read() as connection:
         made = sa.inspect(connection)
         names = set(made.get_table_names()) - {"alembic_version"}
         assert names == set(metadata.tables)
@@ -97,22 +97,22 @@ def test_every_table_and_column_of_the_database_is_copied(bench: Bench) -> None:
             assert {c["name"] for c in made.get_columns(name)} == set(metadata.tables[name].columns.keys()), name
 
 
-def test_all_rows_move_there_and_back(bench: Bench, other: Callable[[], Ledger]) -> None:
-    fill(bench)
-    before = without_move(raw_rows(bench.ledger))
-    move = close(bench)
+def test_all_rows_move_there_and_back(lake: LakeState, other: Callable[[], Ledger]) -> None:
+    fill(lake)
+    before = without_move(raw_rows(lake.ledger))
+    move = close(lake)
     there = other()
-    copied = copy_rows(bench.ledger, there, move)
+    copied = copy_rows(lake.ledger, there, move)
     assert without_move(raw_rows(there)) == before
-    assert copied == digest_ledger(there) == digest_ledger(bench.ledger)
+    assert copied == digest_ledger(there) == digest_ledger(lake.ledger)
     assert copied["block"].rows == len(before["block"]) == 3
-    move_steps.leave(bench.ledger, move)
+    move_steps.leave(lake.ledger, move)
     move_steps.reopen(there, move.id, MoveState.ARRIVING)
     there.open()
     back = LedgerMove(MoveState.LEAVING, "move-2", "back")
     with there.write() as connection:
         closed_ledger.close(connection, back)
-    third = other_of_the_first_kind(bench)
+    third = other_of_the_first_kind(lake)
     try:
         copy_rows(there, third, back)
         assert without_move(raw_rows(third)) == before
@@ -120,37 +120,37 @@ def test_all_rows_move_there_and_back(bench: Bench, other: Callable[[], Ledger])
         third.close()
 
 
-def other_of_the_first_kind(bench: Bench) -> Ledger:
-    ledger = bench.config.settings.ledger
-    if bench.ledger.is_sqlite:
-        url = str(bench.config.home / "third.db")
+def other_of_the_first_kind(lake: LakeState) -> Ledger:
+    ledger = lake.config.settings.ledger
+    if lake.ledger.is_sqlite:
+        url = str(lake.config.home / "third.db")
     else:
-        address = sa.make_url(bench.config.ledger_url)
+        address = sa.make_url(lake.config.ledger_url)
         name = f"{address.database}_third"
         server = sa.create_engine(address, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with server.connect() as connection:
             connection.exec_driver_sql(f'CREATE DATABASE "{name}"')
         url = address.set(database=name, drivername="postgresql").render_as_string(hide_password=False)
-    settings = bench.config.settings.model_copy(update={"ledger": ledger.model_copy(update={"url": url})})
-    return Ledger(LakeConfig(settings, bench.config.home))
+    settings = lake.config.settings.model_copy(update={"ledger": ledger.model_copy(update={"url": url})})
+    return Ledger(LakeConfig(settings, lake.config.home))
 
 
-def test_the_moved_ledger_goes_on_with_numbers_ids_and_rules(bench: Bench, other: Callable[[], Ledger]) -> None:
-    fill(bench)
-    move = close(bench)
+def test_the_moved_ledger_goes_on_with_numbers_ids_and_rules(lake: LakeState, other: Callable[[], Ledger]) -> None:
+    fill(lake)
+    move = close(lake)
     there = other()
-    copy_rows(bench.ledger, there, move)
-    move_steps.leave(bench.ledger, move)
+    copy_rows(lake.ledger, there, move)
+    move_steps.leave(lake.ledger, move)
     move_steps.reopen(there, move.id, MoveState.ARRIVING)
-    moved = Bench(there.config, there, bench.witness, bench.dataset)  # the witness stays where it is
+    moved = LakeState(there.config, there, lake.witness, lake.dataset)  # the witness stays where it is
     last = sequence_of(there)
     block = moved.publish(moved.reserve("after the move"))
     assert block.head.rows.lo == last + 1
     with there.write() as connection:
         added = datasets.add(connection, name="new", table_uuid="n")
-    assert added.id != bench.dataset.id
-    again = blocks.NewBlock(bench.dataset.id, 10, "first", None)
-    repeated, new = blocks.reserve(there, bench.witness, again, lease_seconds=60)
+    assert added.id != lake.dataset.id
+    again = blocks.NewBlock(lake.dataset.id, 10, "first", None)
+    repeated, new = blocks.reserve(there, lake.witness, again, lease_seconds=60)
     assert not new and repeated.head.rows.lo == 1
     with pytest.raises(sa.exc.IntegrityError), there.write() as connection:  # the database refuses as before
         connection.exec_driver_sql("UPDATE sequence SET last = 0")
@@ -161,16 +161,16 @@ def sequence_of(ledger: Ledger) -> int:
         return sequence.read(connection).last
 
 
-def test_a_closed_ledger_refuses_every_change_also_of_who_had_it_open(bench: Bench) -> None:
-    reserved = bench.publish(bench.reserve("before"))
-    slept = Ledger(bench.config)  # a process that opened it before
+def test_a_closed_ledger_refuses_every_change_also_of_who_had_it_open(lake: LakeState) -> None:
+    reserved = lake.publish(lake.reserve("before"))
+    slept = Ledger(lake.config)  # a process that opened it before
     assert sequence_of(slept) == reserved.head.rows.hi
-    close(bench)
-    witnessed = bench.witness.read().highest
-    zombie = Bench(bench.config, slept, bench.witness, bench.dataset)
+    close(lake)
+    witnessed = lake.witness.read().highest
+    zombie = LakeState(lake.config, slept, lake.witness, lake.dataset)
     with pytest.raises(LedgerMoved, match='being moved to postgresql://somewhere/lake\'s "new" place, 100 %'):
         zombie.reserve("after")
-    assert bench.witness.read().highest == witnessed  # no number was taken
+    assert lake.witness.read().highest == witnessed  # no number was taken
     with pytest.raises(LedgerMoved):
         slept.change(datasets.add, name="x", table_uuid="x")
     with pytest.raises(LedgerMoved):
@@ -183,63 +183,63 @@ def test_a_closed_ledger_refuses_every_change_also_of_who_had_it_open(bench: Ben
             with pytest.raises(LedgerMoved), slept.write() as connection:
                 connection.exec_driver_sql(change)
     slept.close()
-    move_steps.reopen(bench.ledger, MOVE.id, MoveState.LEAVING)
-    bench.publish(bench.reserve("goes on"))
+    move_steps.reopen(lake.ledger, MOVE.id, MoveState.LEAVING)
+    lake.publish(lake.reserve("goes on"))
 
 
-def test_a_ledger_that_was_left_is_never_opened_again(bench: Bench) -> None:
-    move = close(bench)
-    move_steps.leave(bench.ledger, move)
-    move_steps.leave(bench.ledger, move)  # repeated after a crash
+def test_a_ledger_that_was_left_is_never_opened_again(lake: LakeState) -> None:
+    move = close(lake)
+    move_steps.leave(lake.ledger, move)
+    move_steps.leave(lake.ledger, move)  # repeated after a crash
     with pytest.raises(LedgerMoved, match="was moved to"):
-        move_steps.reopen(bench.ledger, move.id, MoveState.LEAVING)
-    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+        move_steps.reopen(lake.ledger, move.id, MoveState.LEAVING)
+    with pytest.raises(sa.exc.IntegrityError), lake.ledger.write() as connection:
         closed_ledger.reopen(connection)
-    assert move_steps.find_move(bench.ledger) == LedgerMove(MoveState.LEFT, move.id, move.place)
+    assert move_steps.find_move(lake.ledger) == LedgerMove(MoveState.LEFT, move.id, move.place)
 
 
 def test_a_copy_is_not_in_use_before_it_is_opened_and_a_second_attempt_replaces_it(
-    bench: Bench, other: Callable[[], Ledger]
+    lake: LakeState, other: Callable[[], Ledger]
 ) -> None:
-    fill(bench)
-    move, there = close(bench), other()
-    copy_rows(bench.ledger, there, move)
+    fill(lake)
+    move, there = close(lake), other()
+    copy_rows(lake.ledger, there, move)
     there.open()
     with pytest.raises(LedgerMoved, match="is filling this ledger"):
         there.query(sequence.read)
     with pytest.raises(LedgerMoved, match="is filling this ledger"):
         there.change(datasets.add, name="x", table_uuid="x")
-    move_steps.reopen(bench.ledger, move.id, MoveState.LEAVING)  # called off
-    bench.publish(bench.reserve("in between"))
-    again = close(bench)
-    copy_rows(bench.ledger, there, again)
-    assert digest_ledger(there) == digest_ledger(bench.ledger)
+    move_steps.reopen(lake.ledger, move.id, MoveState.LEAVING)  # called off
+    lake.publish(lake.reserve("in between"))
+    again = close(lake)
+    copy_rows(lake.ledger, there, again)
+    assert digest_ledger(there) == digest_ledger(lake.ledger)
 
 
-def test_a_ledger_in_use_is_never_overwritten(bench: Bench, other: Callable[[], Ledger]) -> None:
+def test_a_ledger_in_use_is_never_overwritten(lake: LakeState, other: Callable[[], Ledger]) -> None:
     there = other()
     there.create(LAKE)
     with pytest.raises(RefusedError, match="there is a ledger already"):
-        copy_rows(bench.ledger, there, close(bench))
+        copy_rows(lake.ledger, there, close(lake))
 
 
-def test_it_is_refused_while_a_block_is_open(bench: Bench) -> None:
-    reserved = bench.reserve("under way")
+def test_it_is_refused_while_a_block_is_open(lake: LakeState) -> None:
+    reserved = lake.reserve("under way")
     with pytest.raises(RefusedError, match=r"block 1 to 10 of default\.events is open") as refused:
-        close(bench)
+        close(lake)
     assert "it may write until" in (refused.value.hint or "")
-    assert blocks.mark_staged(bench.ledger, bench.witness, reserved, SnapshotId(7))
+    assert blocks.mark_staged(lake.ledger, lake.witness, reserved, SnapshotId(7))
     with pytest.raises(RefusedError, match="is open") as refused:
-        close(bench)
+        close(lake)
     assert "strandline recover" in (refused.value.hint or "")
-    assert move_steps.find_move(bench.ledger) is None
-    assert len(move_steps.find_obstacles(bench.ledger, bench.witness, NOTHING_ELSE)) == 1
+    assert move_steps.find_move(lake.ledger) is None
+    assert len(move_steps.find_obstacles(lake.ledger, lake.witness, NOTHING_ELSE)) == 1
 
 
-def test_it_is_refused_while_the_witness_is_ahead(bench: Bench) -> None:
-    bench.witness.raise_to(5, expected=0)
+def test_it_is_refused_while_the_witness_is_ahead(lake: LakeState) -> None:
+    lake.witness.raise_to(5, expected=0)
     with pytest.raises(RefusedError, match="the witness is at 5 and the ledger at 0"):
-        close(bench)
+        close(lake)
 
 
 @examples(max_examples=8)
@@ -251,7 +251,7 @@ def test_it_is_refused_while_the_witness_is_ahead(bench: Bench) -> None:
     )
 )
 def test_texts_of_any_kind_arrive_as_they_were(
-    texts: list[str], shared: Bench, tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome
+    texts: list[str], shared: LakeState, tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome
 ) -> None:
     with shared.ledger.write() as connection:
         for text in texts:
@@ -264,13 +264,13 @@ def test_texts_of_any_kind_arrive_as_they_were(
     move_steps.reopen(shared.ledger, MOVE.id, MoveState.LEAVING)
 
 
-def obstacles(bench: Bench, *, files: bool = False) -> list[str]:
+def obstacles(lake: LakeState, *, files: bool = False) -> list[str]:
     leaving = move_steps.Leaving(60, files=files, catalog=None)
-    return [o.what for o in move_steps.find_obstacles(bench.ledger, bench.witness, leaving)]
+    return [o.what for o in move_steps.find_obstacles(lake.ledger, lake.witness, leaving)]
 
 
-def change(bench: Bench, statement: str) -> None:
-    with bench.ledger.write() as connection:
+def change(lake: LakeState, statement: str) -> None:
+    with lake.ledger.write() as connection:
         connection.exec_driver_sql(statement)
 
 
@@ -278,40 +278,40 @@ def micros_from_now(seconds: float) -> int:
     return core.micros(utc_now() + timedelta(seconds=seconds))
 
 
-def test_it_is_refused_while_somebody_delivers_and_not_when_the_lease_is_over(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
-        sink = add_sink(connection, bench.dataset)
-    lease = sinks.leases.take(bench.ledger, sink.id, seconds=60)
+def test_it_is_refused_while_somebody_delivers_and_not_when_the_lease_is_over(lake: LakeState) -> None:
+    with lake.ledger.write() as connection:
+        sink = add_sink(connection, lake.dataset)
+    lease = sinks.leases.take(lake.ledger, sink.id, seconds=60)
     assert lease is not None
-    assert obstacles(bench) == [f'somebody delivers to sink "{sink.name}"']
+    assert obstacles(lake) == [f'somebody delivers to sink "{sink.name}"']
     with pytest.raises(RefusedError, match="somebody delivers to sink") as refused:
-        close(bench)
+        close(lake)
     assert "stop `strandline run`" in (refused.value.hint or "")
-    change(bench, f"UPDATE sink SET lease_until = {micros_from_now(-1)}")
-    assert obstacles(bench) == []
-    close(bench)
+    change(lake, f"UPDATE sink SET lease_until = {micros_from_now(-1)}")
+    assert obstacles(lake) == []
+    close(lake)
     with pytest.raises(LedgerMoved):  # who slept with the lease learns that it is over
-        sinks.leases.renew(bench.ledger, lease, seconds=60)
+        sinks.leases.renew(lake.ledger, lease, seconds=60)
 
 
-def test_it_is_refused_while_the_reconciler_maintenance_or_a_task_is_under_way(bench: Bench) -> None:
-    change(bench, f"UPDATE sweep_lease SET token = 't', fence = fence + 1, until = {micros_from_now(60)}")
-    assert obstacles(bench) == ["a run of the reconciler is under way"]
-    change(bench, "UPDATE sweep_lease SET token = NULL, until = NULL")
-    new = runs.NewRun(bench.dataset.id, MaintenanceKind.COMPACT, "here")
-    with bench.ledger.write() as connection:
+def test_it_is_refused_while_the_reconciler_maintenance_or_a_task_is_under_way(lake: LakeState) -> None:
+    change(lake, f"UPDATE sweep_lease SET token = 't', fence = fence + 1, until = {micros_from_now(60)}")
+    assert obstacles(lake) == ["a run of the reconciler is under way"]
+    change(lake, "UPDATE sweep_lease SET token = NULL, until = NULL")
+    new = runs.NewRun(lake.dataset.id, MaintenanceKind.COMPACT, "here")
+    with lake.ledger.write() as connection:
         run = runs.begin(connection, new, lease_seconds=60)
-    assert obstacles(bench) == ["compact is under way on here"]
+    assert obstacles(lake) == ["compact is under way on here"]
     assert run is not None
-    assert bench.ledger.change(runs.end, run, MaintenanceOutcome.DONE, reason=None, result=None)
-    assert obstacles(bench) == []
+    assert lake.ledger.change(runs.end, run, MaintenanceOutcome.DONE, reason=None, result=None)
+    assert obstacles(lake) == []
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_it_is_refused_while_another_process_has_the_ledger_open(bench: Bench, is_stopped: bool) -> None:
+def test_it_is_refused_while_another_process_has_the_ledger_open(lake: LakeState, is_stopped: bool) -> None:
     """An idle daemon has no lease. One that stands still is found, too."""
     idle = subprocess.Popen(
-        [sys.executable, "-c", IDLE, str(bench.config.home / CONFIG_NAME)],
+        [sys.executable, "-c", IDLE, str(lake.config.home / CONFIG_NAME)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -320,18 +320,18 @@ def test_it_is_refused_while_another_process_has_the_ledger_open(bench: Bench, i
         assert idle.stdout.readline() == b"open\n"
         if is_stopped:
             idle.send_signal(signal.SIGSTOP)
-        [found] = obstacles(bench)
+        [found] = obstacles(lake)
         assert f"process {idle.pid}" in found and "has the ledger open" in found
         with pytest.raises(RefusedError, match="has the ledger open"):
-            close(bench)
+            close(lake)
     finally:
         idle.kill()
         idle.communicate()
     deadline = time.monotonic() + 30
-    while obstacles(bench):  # PostgreSQL notices a moment later that a client is gone
+    while obstacles(lake):  # PostgreSQL notices a moment later that a client is gone
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    close(bench)
+    close(lake)
 
 
 IDLE = """

@@ -16,7 +16,7 @@ from strandline.core.errors import ResyncNeeded
 from strandline.core.settings.lake_config import CONFIG_NAME
 from strandline.core.types import SeqRange
 from tests.campaign import scaled
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 
 RESERVATIONS = scaled(150, 1_000)
 
@@ -42,9 +42,9 @@ print(json.dumps(got))
 """
 
 
-def start(bench: Bench, name: str, count: int, **environ: str) -> subprocess.Popen[str]:
+def start(lake: LakeState, name: str, count: int, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", RESERVER, str(bench.config.home / CONFIG_NAME), name, str(count), str(bench.dataset.id)],
+        [sys.executable, "-c", RESERVER, str(lake.config.home / CONFIG_NAME), name, str(count), str(lake.dataset.id)],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | environ,
@@ -52,13 +52,13 @@ def start(bench: Bench, name: str, count: int, **environ: str) -> subprocess.Pop
 
 
 @pytest.mark.timeout(900)
-def test_two_processes_that_reserve_all_the_time_get_disjoint_ranges(bench: Bench) -> None:
-    running = [start(bench, name, RESERVATIONS) for name in ("left", "right")]
+def test_two_processes_that_reserve_all_the_time_get_disjoint_ranges(lake: LakeState) -> None:
+    running = [start(lake, name, RESERVATIONS) for name in ("left", "right")]
     ranges = [tuple(r) for p in running for r in json.loads(p.communicate()[0])]
     assert [p.returncode for p in running] == [0, 0] and len(ranges) == 2 * RESERVATIONS
     ordered = sorted(ranges)
     assert all(a[1] < b[0] for a, b in pairwise(ordered)), "two blocks share a number"
-    assert ordered[-1][1] == bench.witness.read().highest
+    assert ordered[-1][1] == lake.witness.read().highest
 
 
 @pytest.mark.parametrize(
@@ -70,17 +70,17 @@ def test_two_processes_that_reserve_all_the_time_get_disjoint_ranges(bench: Benc
     ],
 )
 def test_a_process_killed_while_it_reserves_never_leaves_a_number_to_be_used_again(
-    bench: Bench, point: str, taken: bool, known: bool, tmp_path: Path
+    lake: LakeState, point: str, taken: bool, known: bool, tmp_path: Path
 ) -> None:
-    before = bench.reserve("before", 10).head.rows
-    killed = start(bench, "victim", 1, STRANDLINE_FAILPOINT=f"{point}=kill")
+    before = lake.reserve("before", 10).head.rows
+    killed = start(lake, "victim", 1, STRANDLINE_FAILPOINT=f"{point}=kill")
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL, "the failpoint did not fire"
-    assert bench.witness.read().highest == before.hi + (1 if taken else 0)
+    assert lake.witness.read().highest == before.hi + (1 if taken else 0)
     if taken and not known:
         with pytest.raises(ResyncNeeded):
-            bench.reserve("after")
+            lake.reserve("after")
     else:
-        assert bench.reserve("after").head.rows == SeqRange(
+        assert lake.reserve("after").head.rows == SeqRange(
             before.hi + (2 if known else 1), before.hi + (11 if known else 10)
         )  # type: ignore[arg-type]

@@ -16,19 +16,19 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import published_blocks
 from strandline.ledger.ingest.published_blocks import end_of_rows, owned_ranges
 from strandline.ledger.schema.core import block
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 
 BLOCKS = 5_000
 
 
-def publish(bench: Bench, ranges: Sequence[SeqRange], kind: BlockKind = BlockKind.BATCH) -> None:
+def publish(lake: LakeState, ranges: Sequence[SeqRange], kind: BlockKind = BlockKind.BATCH) -> None:
     now = utc_now()
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         connection.execute(
             block.insert(),
             [
                 {
-                    "dataset_id": bench.dataset.id, "lo": r.lo, "hi": r.hi, "kind": kind.value, "fence": 1,
+                    "dataset_id": lake.dataset.id, "lo": r.lo, "hi": r.hi, "kind": kind.value, "fence": 1,
                     "batch_id": f"{kind}-{r.lo}-{r.hi}", "state": "published", "reserved_at": now, "changed_at": now,
                     "shard": 0, "snapshot_id": r.lo, "row_count": None if kind is BlockKind.RECOVERED else len(r),
                 }
@@ -48,36 +48,36 @@ def rolled(dice: random.Random, count: int) -> list[SeqRange]:
 
 
 def test_the_ranges_between_two_bounds_are_those_of_the_blocks_that_touch_them(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    lake: LakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(published_blocks, "PAGE_BLOCKS", 3)
     dice = random.Random(5)
     blocks = rolled(dice, 40)
     last = blocks[-1].hi
     covered = SeqRange(blocks[10].lo, Seq(blocks[20].hi + 2))
-    publish(bench, [*blocks[:12], *blocks[16:]])
-    publish(bench, [covered], BlockKind.RECOVERED)
+    publish(lake, [*blocks[:12], *blocks[16:]])
+    publish(lake, [covered], BlockKind.RECOVERED)
     all_of_them = [*blocks[:12], *blocks[16:], covered]
-    bench.reserve("open")
+    lake.reserve("open")
     for _ in range(200):
         after, until = sorted((dice.randrange(last + 5), dice.randrange(1, last + 5)))
         wanted = merge_ranges(r for r in all_of_them if r.hi > after and r.lo <= until)
-        with bench.ledger.read() as connection:
-            assert owned_ranges(connection, bench.dataset.id, after=Seq(after), until=Seq(until)) == wanted
+        with lake.ledger.read() as connection:
+            assert owned_ranges(connection, lake.dataset.id, after=Seq(after), until=Seq(until)) == wanted
             rows_max = dice.randrange(1, 80)
-            end = end_of_rows(connection, bench.dataset.id, after=Seq(after), sealed=last, rows_max=rows_max)
+            end = end_of_rows(connection, lake.dataset.id, after=Seq(after), sealed=last, rows_max=rows_max)
         step = {n for r in all_of_them for n in range(r.lo, r.hi + 1) if after < n <= end}
         assert len(step) <= rows_max and end <= last
         assert end > after or after >= last, "every step gets on"
 
 
-def test_a_step_is_cut_and_its_ranges_are_found_whatever_is_published_behind_it(sqlite_bench: Bench) -> None:
+def test_a_step_is_cut_and_its_ranges_are_found_whatever_is_published_behind_it(sqlite_lake: LakeState) -> None:
     """The work of SQLite's virtual machine, in thousands of instructions."""
     each = [SeqRange(Seq(10 * n + 1), Seq(10 * n + 10)) for n in range(BLOCKS)]
-    publish(sqlite_bench, each)
-    dataset, middle, end = sqlite_bench.dataset.id, Seq(10 * BLOCKS // 2), Seq(10 * BLOCKS)
+    publish(sqlite_lake, each)
+    dataset, middle, end = sqlite_lake.dataset.id, Seq(10 * BLOCKS // 2), Seq(10 * BLOCKS)
     step = Seq(middle + 200)
-    with sqlite_bench.ledger.read() as connection:
+    with sqlite_lake.ledger.read() as connection:
         with counted(connection) as work:
             assert end_of_rows(connection, dataset, after=middle, sealed=end, rows_max=200) == step
             assert owned_ranges(connection, dataset, after=middle, until=step) == [SeqRange(Seq(middle + 1), step)]

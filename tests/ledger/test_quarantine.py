@@ -20,9 +20,9 @@ from strandline.ledger.deliver.quarantine import (
 )
 from strandline.status import sinks as sink_status
 from strandline.status.documents import lake_documents
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, landed, one_chunk, planned
-from tests.ledger.receive_bench import at_once
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import Delivery, landed, one_chunk, planned
+from tests.ledger.receiving import at_once
 
 
 def single_rows(delivery: Delivery, *rows: int, partition: str = "k=a") -> Intent:
@@ -120,7 +120,7 @@ def test_replays_have_numbers_of_their_own_and_one_that_began_keeps_its_number(d
     ]
 
 
-def test_replays_that_begin_at_once_get_different_numbers(delivery: Delivery, shared: Bench) -> None:
+def test_replays_that_begin_at_once_get_different_numbers(delivery: Delivery, shared: LakeState) -> None:
     rows = set_aside(delivery, 2, 4, 6, 8)
     begin = [lambda ledger, id=q.id: quarantine.start_replay(ledger, id) for q in rows]  # type: ignore[misc]
     assert sorted(at_once(shared, begin)) == [1, 2, 3, 4]

@@ -34,8 +34,8 @@ from strandline.status.report import load_status
 from strandline.status.sinks import SinkStatus, load_sinks
 from strandline.status.whole_sinks import WholeSink, read_whole_sinks
 from tests.campaign import scaled
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, planned
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import Delivery, landed, new_delivery, one_chunk, planned
 from tests.ledger.sink_by_sink import load_sinks_one_by_one
 
 
@@ -162,7 +162,7 @@ _lives: st.SearchStrategy[_Life] = st.tuples(
 
 @_RANDOM
 @given(st.lists(_lives, min_size=1, max_size=3))
-def test_all_sinks_at_once_are_the_same_as_one_at_a_time(shared: Bench, lives: list[_Life]) -> None:
+def test_all_sinks_at_once_are_the_same_as_one_at_a_time(shared: LakeState, lives: list[_Life]) -> None:
     made = []
     for partitioned, changes, last in lives:
         delivery = new_delivery(shared, partitioned=partitioned, settled=30)
@@ -222,7 +222,7 @@ def _summed_up(lanes: list[SinkStatus]) -> tuple[object, ...]:
 
 @_RANDOM
 @given(st.data())
-def test_all_datasets_at_once_are_the_same_as_one_at_a_time(shared: Bench, data: st.DataObject) -> None:
+def test_all_datasets_at_once_are_the_same_as_one_at_a_time(shared: LakeState, data: st.DataObject) -> None:
     """Blocks in every state, with and without a remembered snapshot, many of them with the same time."""
     made = [shared.add_dataset(f"default.of{_next(shared)}") for _ in range(data.draw(st.integers(1, 3)))]
     for dataset in made:
@@ -274,8 +274,8 @@ def test_all_datasets_at_once_are_the_same_as_one_at_a_time(shared: Bench, data:
             assert [(r.kind.value, r.id) for r in care.last] == sorted(newest.items())
 
 
-def _next(bench: Bench) -> int:
-    with bench.ledger.read() as connection:
+def _next(lake: LakeState) -> int:
+    with lake.ledger.read() as connection:
         return len(datasets.list_datasets(connection)) + 1
 
 
@@ -285,7 +285,7 @@ def follow(ledger: Ledger, name: str) -> None:
         followers.add(connection, NewFollower(name, token.id))
 
 
-def test_the_status_of_a_larger_lake_costs_no_more_queries(shared: Bench) -> None:
+def test_the_status_of_a_larger_lake_costs_no_more_queries(shared: LakeState) -> None:
     def queries() -> int:
         with counted(shared.ledger) as asked:
             load_status(shared.config, shared.ledger, shared.witness)
@@ -307,7 +307,7 @@ def test_the_status_of_a_larger_lake_costs_no_more_queries(shared: Bench) -> Non
     assert queries() == before < 40
 
 
-def test_all_queries_of_one_reading_see_one_moment(shared: Bench) -> None:
+def test_all_queries_of_one_reading_see_one_moment(shared: LakeState) -> None:
     delivery = new_delivery(shared, settled=None)
     with shared.ledger.read_at_once() as connection:
         assert blocks.sealed(connection, delivery.dataset.id) is None
@@ -316,16 +316,16 @@ def test_all_queries_of_one_reading_see_one_moment(shared: Bench) -> None:
         assert blocks.sealed(connection, delivery.dataset.id) is None
 
 
-def test_a_block_that_is_reserved_is_open_in_the_facts(sqlite_bench: Bench, tmp_path: Path) -> None:
-    reserved = sqlite_bench.reserve("b1")
-    with sqlite_bench.ledger.read() as connection:
+def test_a_block_that_is_reserved_is_open_in_the_facts(sqlite_lake: LakeState, tmp_path: Path) -> None:
+    reserved = sqlite_lake.reserve("b1")
+    with sqlite_lake.ledger.read() as connection:
         [facts] = dataset_report.read_datasets(connection)
     assert [type(b) for b in facts.open_blocks] == [Reserved]
     assert facts.allocated == reserved.head.rows.hi and facts.sealed is None
 
 
 def test_counts_that_history_tells_are_those_of_one_table_at_a_time(
-    shared: Bench, monkeypatch: pytest.MonkeyPatch
+    shared: LakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of ours on top of a count; a foreign commit; an open block, whose count is not stored; an empty table."""
     monkeypatch.setattr(foreign_rows, "_count_again", lambda *_: None)

@@ -28,8 +28,8 @@ from strandline.ledger.receive import batches, receive_report, received, senders
 from strandline.ledger.receive.received import BodyGone, New, OtherBody, Overlaps, Repeat, UnrecordedBody
 from strandline.ledger.receive.senders import NotClaimed, NotOwner, PlacedBody, SourceRecord
 from tests.campaign import scaled
-from tests.ledger.conftest import Bench
-from tests.ledger.receive_bench import SENDER, Receiving, at_once, by_range, new_receiving, span
+from tests.ledger.conftest import LakeState
+from tests.ledger.receiving import SENDER, Receiving, at_once, by_range, new_receiving, span
 
 LATER = timedelta(days=1)
 LONG = "k=" + random.Random(1).randbytes(4_000).hex()
@@ -92,7 +92,7 @@ def test_bodies_of_one_call_repeat_and_overlap_each_other(receiving: Receiving) 
     assert receiving.held() == [span(1, 10), span(11, 20), span(21, 21)]
 
 
-def test_lanes_of_other_senders_are_their_own(receiving: Receiving, shared: Bench) -> None:
+def test_lanes_of_other_senders_are_their_own(receiving: Receiving, shared: LakeState) -> None:
     other = new_receiving(shared)
     lanes = [
         SENDER,
@@ -114,7 +114,7 @@ def test_lanes_of_other_senders_are_their_own(receiving: Receiving, shared: Benc
 
 
 def test_a_lane_takes_rows_from_its_owner_alone_in_the_generation_that_was_claimed(
-    receiving: Receiving, shared: Bench
+    receiving: Receiving, shared: LakeState
 ) -> None:
     other = new_receiving(shared)
     [kept] = receiving.accept(by_range(1, 10))
@@ -135,7 +135,9 @@ def test_a_lane_takes_rows_from_its_owner_alone_in_the_generation_that_was_claim
     assert receiving.held() == [span(1, 10), span(11, 20)]
 
 
-def test_a_record_from_before_owners_were_kept_is_its_that_claims_it_next(receiving: Receiving, shared: Bench) -> None:
+def test_a_record_from_before_owners_were_kept_is_its_that_claims_it_next(
+    receiving: Receiving, shared: LakeState
+) -> None:
     lane = replace(SENDER, lake="older")
     with receiving.ledger.write() as connection:
         values = "(:dataset, 'older', 'default.source', 'sink-instance', 'u', 3, 0)"
@@ -186,7 +188,7 @@ def test_an_answer_about_what_is_held_is_bounded_and_can_be_gone_on_from(receivi
 
 
 def test_a_claim_of_the_wrong_token_is_released_and_what_it_brought_stays_known(
-    receiving: Receiving, shared: Bench
+    receiving: Receiving, shared: LakeState
 ) -> None:
     other = new_receiving(shared).token
     lane = replace(SENDER, lake="contested", instance="wrong")
@@ -245,19 +247,19 @@ offers = st.tuples(st.sampled_from(["", "k=a"]), ranges)
 @settings(max_examples=scaled(20, 300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=st.lists(st.lists(offers, min_size=1, max_size=8), max_size=8))
 def test_whatever_is_offered_in_whatever_groups_a_lane_is_a_set_of_ranges(
-    shared_sqlite: Bench, groups: list[list[tuple[str, SeqRange]]]
+    shared_sqlite: LakeState, groups: list[list[tuple[str, SeqRange]]]
 ) -> None:
     _check_against_the_model(shared_sqlite, groups)
 
 
 @settings(max_examples=scaled(8, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=st.lists(st.lists(offers, min_size=1, max_size=8), max_size=6))
-def test_and_so_it_is_in_either_database(shared: Bench, groups: list[list[tuple[str, SeqRange]]]) -> None:
+def test_and_so_it_is_in_either_database(shared: LakeState, groups: list[list[tuple[str, SeqRange]]]) -> None:
     _check_against_the_model(shared, groups)
 
 
-def _check_against_the_model(bench: Bench, groups: list[list[tuple[str, SeqRange]]]) -> None:
-    receiving = new_receiving(bench)
+def _check_against_the_model(lake: LakeState, groups: list[list[tuple[str, SeqRange]]]) -> None:
+    receiving = new_receiving(lake)
     models = {"": Model(), "k=a": Model()}
     for group in groups:
         bodies = [receiving.body(by_range(r.lo, r.hi, replace(SENDER, partition=p))) for p, r in group]
@@ -296,7 +298,7 @@ def test_a_key_is_new_once_and_another_body_is_told_what_it_was_used_for(receivi
     assert len(receiving.stored()) == 1
 
 
-def test_a_key_belongs_to_its_token_and_its_dataset(receiving: Receiving, shared: Bench) -> None:
+def test_a_key_belongs_to_its_token_and_its_dataset(receiving: Receiving, shared: LakeState) -> None:
     other = new_receiving(shared)
     bodies = [
         receiving.body("a"),
@@ -340,7 +342,7 @@ def test_a_key_of_a_body_that_is_not_published_and_gone_from_the_spool_is_never_
         assert receiving.is_refused(f"DELETE FROM received WHERE id = {needed.id}")
 
 
-def test_thousands_of_keys_are_forgotten(shared_sqlite: Bench) -> None:
+def test_thousands_of_keys_are_forgotten(shared_sqlite: LakeState) -> None:
     receiving = new_receiving(shared_sqlite)
     receiving.accept(*(f"key {n}" for n in range(1_300)), rows=0)
     assert received.forget_keys(receiving.ledger, utc_now() + LATER) >= 1_300
@@ -356,7 +358,7 @@ def _only_new(decisions: list[list[object]]) -> int:
 
 @pytest.mark.parametrize("identity", ["a key", by_range(1, 100)], ids=["key", "range"])
 def test_of_many_that_record_the_same_at_once_one_is_new_and_the_others_get_its_answer(
-    receiving: Receiving, shared: Bench, identity: str
+    receiving: Receiving, shared: LakeState, identity: str
 ) -> None:
     bodies = [receiving.body(identity, digest="the same") for _ in range(6)]
     decisions = at_once(shared, [lambda ledger, b=b: received.record(ledger, [b]) for b in bodies])  # type: ignore[misc]
@@ -366,7 +368,7 @@ def test_of_many_that_record_the_same_at_once_one_is_new_and_the_others_get_its_
 
 
 def test_of_many_ranges_that_overlap_and_come_at_once_those_that_are_held_are_disjoint(
-    receiving: Receiving, shared: Bench
+    receiving: Receiving, shared: LakeState
 ) -> None:
     groups = [[receiving.body(by_range(lo, lo + 9)) for lo in range(first, 200, 7)] for first in (1, 2, 3, 4)]
     decisions = at_once(shared, [lambda ledger, g=g: received.record(ledger, g) for g in groups])  # type: ignore[misc]
@@ -378,7 +380,7 @@ def test_of_many_ranges_that_overlap_and_come_at_once_those_that_are_held_are_di
 
 
 def test_groups_with_many_lanes_and_keys_in_any_order_never_wait_for_each_other(
-    receiving: Receiving, shared: Bench
+    receiving: Receiving, shared: LakeState
 ) -> None:
     def group(order: int) -> list[UnrecordedBody]:
         bodies = [receiving.body(by_range(1, 5, replace(SENDER, partition=f"k={n}"))) for n in range(12)]
@@ -415,7 +417,7 @@ print(json.dumps(new))
 """
 
 
-def test_two_processes_that_bring_the_same_bodies_record_each_once(receiving: Receiving, shared: Bench) -> None:
+def test_two_processes_that_bring_the_same_bodies_record_each_once(receiving: Receiving, shared: LakeState) -> None:
     home = str(shared.config.home / CONFIG_NAME)
     running = [
         subprocess.Popen(
@@ -476,7 +478,7 @@ def test_nothing_is_recorded_for_a_dataset_that_was_dropped(receiving: Receiving
 # --- what it costs, and what the store refuses ---
 
 
-def test_a_group_of_bodies_costs_a_few_statements_however_long_the_lane_is(shared_sqlite: Bench) -> None:
+def test_a_group_of_bodies_costs_a_few_statements_however_long_the_lane_is(shared_sqlite: LakeState) -> None:
     receiving = new_receiving(shared_sqlite)
     for first in range(0, 4_000, 500):
         receiving.accept(*(by_range(10 * n + 1, 10 * n + 10) for n in range(first, first + 500)))
@@ -561,7 +563,7 @@ def test_a_body_is_a_range_or_a_key_and_has_a_file_exactly_if_it_has_rows(receiv
 # --- the sender's record, and where bodies are ---
 
 
-def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiving, shared: Bench) -> None:
+def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiving, shared: LakeState) -> None:
     def claim(instance: str, generation: int, lake: str = "lake a", uuid: str = "u") -> tuple[str, int]:
         with receiving.ledger.write() as connection:
             found = senders.claim(
@@ -587,7 +589,7 @@ def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiv
         assert receiving.is_refused(statement), change
 
 
-def test_of_many_that_claim_at_once_one_has_the_record(receiving: Receiving, shared: Bench) -> None:
+def test_of_many_that_claim_at_once_one_has_the_record(receiving: Receiving, shared: LakeState) -> None:
     def claim(instance: str, ledger: Ledger) -> str:
         with ledger.write() as connection:
             made = senders.claim(
@@ -622,8 +624,8 @@ def test_a_body_tells_the_numbers_that_its_rows_have_here_once_they_are_publishe
     assert placed(31, 40) == [] == placed(1, 30, lane=replace(SENDER, partition="k=a"))
 
 
-def test_bytes_on_the_disk_are_counted_until_the_files_are_gone(sqlite_bench: Bench) -> None:
-    receiving = new_receiving(sqlite_bench)
+def test_bytes_on_the_disk_are_counted_until_the_files_are_gone(sqlite_lake: LakeState) -> None:
+    receiving = new_receiving(sqlite_lake)
 
     def waiting() -> int:
         with receiving.ledger.read() as connection:
@@ -644,8 +646,8 @@ def test_bytes_on_the_disk_are_counted_until_the_files_are_gone(sqlite_bench: Be
         assert spool_files.spooled(connection, names) == set()
 
 
-def test_what_is_asked_often_looks_at_what_waits_and_not_at_all_that_ever_came(sqlite_bench: Bench) -> None:
-    receiving = new_receiving(sqlite_bench)
+def test_what_is_asked_often_looks_at_what_waits_and_not_at_all_that_ever_came(sqlite_lake: LakeState) -> None:
+    receiving = new_receiving(sqlite_lake)
     asked: list[tuple[str, Any]] = []
 
     def note(_connection: object, _cursor: object, statement: str, given: Any, *_rest: object) -> None:

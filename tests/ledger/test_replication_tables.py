@@ -9,17 +9,17 @@ from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import SeqRange, ShardId
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets, restored_blocks
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 from tests.ledger.test_versions import create_at
 
 
-def _refused(bench: Bench, statement: str) -> None:
-    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+def _refused(lake: LakeState, statement: str) -> None:
+    with pytest.raises(sa.exc.IntegrityError), lake.ledger.write() as connection:
         connection.exec_driver_sql(statement)
 
 
-def _accepted(bench: Bench, statement: str) -> None:
-    with bench.ledger.write() as connection:
+def _accepted(lake: LakeState, statement: str) -> None:
+    with lake.ledger.write() as connection:
         connection.exec_driver_sql(statement)
 
 
@@ -54,27 +54,27 @@ def test_an_older_ledgers_datasets_get_their_tables_id_and_a_shard_each(config: 
     ledger.close()
 
 
-def test_a_dropped_datasets_shards_are_never_given_again(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
-        datasets.mark_dropped(connection, bench.dataset.id)
-        again = datasets.add(connection, name=bench.dataset.name, table_uuid=bench.dataset.table_uuid)
-    assert again.first_shard == bench.dataset.first_shard + 1 and again.uuid == bench.dataset.uuid
+def test_a_dropped_datasets_shards_are_never_given_again(lake: LakeState) -> None:
+    with lake.ledger.write() as connection:
+        datasets.mark_dropped(connection, lake.dataset.id)
+        again = datasets.add(connection, name=lake.dataset.name, table_uuid=lake.dataset.table_uuid)
+    assert again.first_shard == lake.dataset.first_shard + 1 and again.uuid == lake.dataset.uuid
 
 
-def test_a_block_is_in_the_shard_that_was_asked_for_and_else_in_the_first(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
+def test_a_block_is_in_the_shard_that_was_asked_for_and_else_in_the_first(lake: LakeState) -> None:
+    with lake.ledger.write() as connection:
         wide = datasets.add(connection, name="default.wide", table_uuid="wide", shards=3)
     last = ShardId(wide.first_shard + 2)
     named, _ = blocks.reserve(
-        bench.ledger, bench.witness, blocks.NewBlock(wide.id, 5, "named", None, shard=last), lease_seconds=60
+        lake.ledger, lake.witness, blocks.NewBlock(wide.id, 5, "named", None, shard=last), lease_seconds=60
     )
-    other = bench.reserve("other", dataset=wide)
+    other = lake.reserve("other", dataset=wide)
     assert (named.head.shard, other.head.shard) == (last, wide.first_shard)
-    assert [b.head.shard for b in bench.ledger.query(blocks.open_blocks)] == [last, wide.first_shard]
+    assert [b.head.shard for b in lake.ledger.query(blocks.open_blocks)] == [last, wide.first_shard]
     beyond = blocks.NewBlock(wide.id, 5, "beyond", None, shard=ShardId(last + 1))
     with pytest.raises(sa.exc.IntegrityError, match="a_segment_has_a_shard_of_its_dataset"):
-        _reserve_through_sqlalchemy(bench, beyond)
-    with bench.ledger.write() as connection:
+        _reserve_through_sqlalchemy(lake, beyond)
+    with lake.ledger.write() as connection:
         restored_blocks.insert_published(
             connection, wide.id, SeqRange(900, 910), kind=blocks.BlockKind.BATCH, batch_id="found", row_count=11
         )
@@ -82,12 +82,12 @@ def test_a_block_is_in_the_shard_that_was_asked_for_and_else_in_the_first(bench:
     assert found is not None and found.head.shard == wide.first_shard
 
 
-def _reserve_through_sqlalchemy(bench: Bench, wanted: blocks.NewBlock) -> None:
+def _reserve_through_sqlalchemy(lake: LakeState, wanted: blocks.NewBlock) -> None:
     """SQLite's own exception becomes that of SQLAlchemy."""
     import sqlite3
 
     try:
-        blocks.reserve(bench.ledger, bench.witness, wanted, lease_seconds=60)
+        blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=60)
     except sqlite3.IntegrityError as e:
         raise sa.exc.IntegrityError("", None, e) from e
 
@@ -127,38 +127,38 @@ def _reserve_through_sqlalchemy(bench: Bench, wanted: blocks.NewBlock) -> None:
         "INSERT INTO followed_dataset (dataset_id, bound) VALUES (1, -1)",
     ],
 )
-def test_the_ledger_refuses(bench: Bench, change: str) -> None:
-    _refused(bench, change)
+def test_the_ledger_refuses(lake: LakeState, change: str) -> None:
+    _refused(lake, change)
 
 
-def test_only_a_cut_abandons_an_offered_block(bench: Bench) -> None:
+def test_only_a_cut_abandons_an_offered_block(lake: LakeState) -> None:
     _accepted(
-        bench, BLOCK.format("lease_until, shard, offered, offered_rows", 1, 5, "batch", "reserved", "1, 0, TRUE, 5")
+        lake, BLOCK.format("lease_until, shard, offered, offered_rows", 1, 5, "batch", "reserved", "1, 0, TRUE, 5")
     )
-    _refused(bench, "UPDATE block SET state = 'abandoned', lease_until = NULL, reason = 'its lease ran out'")
+    _refused(lake, "UPDATE block SET state = 'abandoned', lease_until = NULL, reason = 'its lease ran out'")
     for change in ("offered = FALSE", "shard = NULL", "offered_rows = 4", "item = 'cut', ranges = '[]', shard = NULL"):
-        _refused(bench, f"UPDATE block SET {change}")
-    _accepted(bench, "UPDATE block SET state = 'abandoned', lease_until = NULL, reason = 'cut: of term 2'")
+        _refused(lake, f"UPDATE block SET {change}")
+    _accepted(lake, "UPDATE block SET state = 'abandoned', lease_until = NULL, reason = 'cut: of term 2'")
 
 
-def test_an_offered_recovered_range_is_no_postponed_resync(bench: Bench) -> None:
-    _accepted(bench, BLOCK.format("lease_until, shard, offered", 1, 5, "recovered", "reserved", "1, 0, TRUE"))
-    assert isinstance(bench.reserve("a"), blocks.Reserved)
-    with bench.ledger.read() as connection:
+def test_an_offered_recovered_range_is_no_postponed_resync(lake: LakeState) -> None:
+    _accepted(lake, BLOCK.format("lease_until, shard, offered", 1, 5, "recovered", "reserved", "1, 0, TRUE"))
+    assert isinstance(lake.reserve("a"), blocks.Reserved)
+    with lake.ledger.read() as connection:
         assert restored_blocks.postponed(connection) == []
-        blocks.check_resynced(connection, bench.dataset.id)
+        blocks.check_resynced(connection, lake.dataset.id)
 
 
-def test_two_datasets_may_be_offered_the_same_recovered_numbers_and_each_finds_its_own(bench: Bench) -> None:
-    other = bench.add_dataset("default.other")
+def test_two_datasets_may_be_offered_the_same_recovered_numbers_and_each_finds_its_own(lake: LakeState) -> None:
+    other = lake.add_dataset("default.other")
     own = BLOCK.format("lease_until, shard, offered", 1, 5, "batch", "reserved", "1, 0, TRUE")
-    _accepted(bench, own)
-    _refused(bench, own.replace("'b'", "'again'"))
+    _accepted(lake, own)
+    _refused(lake, own.replace("'b'", "'again'"))
     _accepted(
-        bench, own.replace("(1, 1, 5", f"({other.id}, 1, 5").replace("1, 0, TRUE", f"1, {other.first_shard}, TRUE")
+        lake, own.replace("(1, 1, 5", f"({other.id}, 1, 5").replace("1, 0, TRUE", f"1, {other.first_shard}, TRUE")
     )
-    with bench.ledger.read() as connection:
-        for dataset in (bench.dataset, other):
+    with lake.ledger.read() as connection:
+        for dataset in (lake.dataset, other):
             found = blocks.of_number(connection, dataset.id, 1)
             assert found is not None and found.head.dataset == dataset.id and found.head.offered
         assert blocks.of_number(connection, other.id, 2) is None
@@ -168,7 +168,7 @@ def test_two_datasets_may_be_offered_the_same_recovered_numbers_and_each_finds_i
                 assert f"{index}_of_a_number" in str(connection.exec_driver_sql(asked).all())
 
 
-def test_terms_bounds_seals_and_marks_never_go_back(bench: Bench) -> None:
+def test_terms_bounds_seals_and_marks_never_go_back(lake: LakeState) -> None:
     for statement in (
         "UPDATE site SET role = 'follower', leader = 'https://leader', term = 3",
         "INSERT INTO followed_dataset (dataset_id, bound, witnessed, leader_seal) VALUES (1, 10, 20, 15)",
@@ -176,7 +176,7 @@ def test_terms_bounds_seals_and_marks_never_go_back(bench: Bench) -> None:
         "INSERT INTO follower_seal (follower_id, dataset_id, seal, term, told_at) VALUES (1, 1, 10, 2, 0)",
         "INSERT INTO follower_mark (follower_id, dataset_id, shard, mark, term, told_at) VALUES (1, 1, 0, 10, 2, 0)",
     ):
-        _accepted(bench, statement)
+        _accepted(lake, statement)
     for statement in (
         "UPDATE site SET term = 2",
         "UPDATE followed_dataset SET bound = 9",
@@ -189,11 +189,11 @@ def test_terms_bounds_seals_and_marks_never_go_back(bench: Bench) -> None:
         "UPDATE follower_mark SET mark = 9",
         "UPDATE follower_mark SET shard = 1",
     ):
-        _refused(bench, statement)
+        _refused(lake, statement)
     for statement in (
         "UPDATE followed_dataset SET bound = 20",
         "UPDATE followed_dataset SET witnessed = NULL",
         "UPDATE follower_seal SET term = 3, seal = 0",  # counted anew in a new term
         "UPDATE follower_mark SET term = 3, mark = 0",
     ):
-        _accepted(bench, statement)
+        _accepted(lake, statement)

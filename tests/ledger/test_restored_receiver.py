@@ -10,12 +10,12 @@ from strandline.core.forward_protocol import KeyIdentity
 from strandline.ledger.receive import batch_receipts, batches, receive_holds, received, tokens
 from strandline.ledger.receive.receipts import Note, Receipt, TokenFingerprint, parse_receipt
 from strandline.ledger.receive.received import BodyGone, New, OnHold, OtherBody, Repeat
-from tests.ledger.conftest import Bench
-from tests.ledger.receive_bench import SENDER, Receiving, by_range, new_receiving, span
+from tests.ledger.conftest import LakeState
+from tests.ledger.receiving import SENDER, Receiving, by_range, new_receiving, span
 
 
 @pytest.fixture
-def restored(receiving: Receiving, shared: Bench) -> Receiving:
+def restored(receiving: Receiving, shared: LakeState) -> Receiving:
     """The same dataset in a ledger that has forgotten its bodies: as good as another dataset."""
     dataset = shared.add_dataset(f"{receiving.dataset.name}.restored")
     made = Receiving(receiving.ledger, receiving.witness, dataset, receiving.token)
@@ -132,7 +132,9 @@ def test_a_body_found_in_the_spool_is_decided_as_if_it_came_in_now(receiving: Re
     assert receiving.record(receiving.body("later")) == [BodyGone("token")]
 
 
-def test_a_receiver_that_holds_records_nothing_until_a_person_clears_it(receiving: Receiving, shared: Bench) -> None:
+def test_a_receiver_that_holds_records_nothing_until_a_person_clears_it(
+    receiving: Receiving, shared: LakeState
+) -> None:
     other = new_receiving(shared)
     with receiving.ledger.write() as connection:
         receive_holds.put(connection, receiving.dataset.id, "first")

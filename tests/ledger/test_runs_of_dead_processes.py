@@ -10,12 +10,12 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import clocks, runs
 from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, NewRun
 from strandline.ledger.schema.maintain import maintenance_run
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 
 
-def test_a_job_that_died_lately_counts_as_long_as_it_is_spared_and_is_not_forgotten(bench: Bench) -> None:
-    new = NewRun(bench.dataset.id, MaintenanceKind.COMPACT, "here:1")
-    with bench.ledger.write() as connection:
+def test_a_job_that_died_lately_counts_as_long_as_it_is_spared_and_is_not_forgotten(lake: LakeState) -> None:
+    new = NewRun(lake.dataset.id, MaintenanceKind.COMPACT, "here:1")
+    with lake.ledger.write() as connection:
         run = runs.begin(connection, new, lease_seconds=60)
         assert run is not None
         began = runs.get(connection, run).started_at
@@ -27,15 +27,17 @@ def test_a_job_that_died_lately_counts_as_long_as_it_is_spared_and_is_not_forgot
         for _ in range(3):
             done = runs.begin(connection, new, lease_seconds=60)
             assert done is not None and runs.end(connection, done, MaintenanceOutcome.DONE, reason=None, result=None)
-        assert runs.forget_old(connection, bench.dataset.id, MaintenanceKind.COMPACT, runs_kept=1) == 2
+        assert runs.forget_old(connection, lake.dataset.id, MaintenanceKind.COMPACT, runs_kept=1) == 2
         assert runs.get(connection, run).outcome is MaintenanceOutcome.DIED
         assert not runs.beat(connection, run)
 
 
 @pytest.mark.parametrize("heard", [timedelta(days=-2), timedelta(days=2)])
-def test_a_run_without_a_sign_of_life_is_told_as_died_before_anybody_closes_it(bench: Bench, heard: timedelta) -> None:
-    new = NewRun(bench.dataset.id, MaintenanceKind.COMPACT, "here:1")
-    with bench.ledger.write() as connection:
+def test_a_run_without_a_sign_of_life_is_told_as_died_before_anybody_closes_it(
+    lake: LakeState, heard: timedelta
+) -> None:
+    new = NewRun(lake.dataset.id, MaintenanceKind.COMPACT, "here:1")
+    with lake.ledger.write() as connection:
         run = runs.begin(connection, new, lease_seconds=60)
         assert run is not None
         alive, now = runs.get(connection, run), utc_now()
@@ -53,8 +55,8 @@ def test_a_run_without_a_sign_of_life_is_told_as_died_before_anybody_closes_it(b
         assert closed.as_of(utc_now(), lease_seconds=60) == closed
 
 
-def test_a_database_that_may_be_another_machines_says_what_time_it_has(bench: Bench) -> None:
-    with bench.ledger.read() as connection:
+def test_a_database_that_may_be_another_machines_says_what_time_it_has(lake: LakeState) -> None:
+    with lake.ledger.read() as connection:
         told = clocks.of_the_database(connection)
         if connection.dialect.name == "sqlite":
             assert told is None

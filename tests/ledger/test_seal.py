@@ -18,42 +18,42 @@ from strandline.ledger.ingest import blocks
 from strandline.ledger.maintain import floors
 from strandline.read.seal import SealedWatermark
 from tests.campaign import scaled
-from tests.ledger.conftest import Bench, open_bench
+from tests.ledger.conftest import LakeState, new_lake
 
 
-def test_there_is_no_seal_before_anything_is_published(bench: Bench) -> None:
-    assert bench.sealed() is None
-    bench.reserve("a")
-    assert bench.sealed() is None
+def test_there_is_no_seal_before_anything_is_published(lake: LakeState) -> None:
+    assert lake.sealed() is None
+    lake.reserve("a")
+    assert lake.sealed() is None
 
 
-def test_a_lower_open_block_holds_the_seal_until_it_is_published(bench: Bench) -> None:
-    a, b = bench.reserve("a", 100), bench.reserve("b", 100)
-    bench.publish(b)
-    assert bench.sealed() is None
-    bench.publish(a)
-    assert bench.sealed() == 200
+def test_a_lower_open_block_holds_the_seal_until_it_is_published(lake: LakeState) -> None:
+    a, b = lake.reserve("a", 100), lake.reserve("b", 100)
+    lake.publish(b)
+    assert lake.sealed() is None
+    lake.publish(a)
+    assert lake.sealed() == 200
 
 
-def test_a_lower_open_block_holds_the_seal_until_it_is_abandoned(bench: Bench) -> None:
-    a, b = bench.reserve("a", 100), bench.reserve("b", 100)
-    bench.publish(b)
-    blocks.abandon(bench.ledger, bench.witness, a, "a test")
-    assert bench.sealed() == 200
+def test_a_lower_open_block_holds_the_seal_until_it_is_abandoned(lake: LakeState) -> None:
+    a, b = lake.reserve("a", 100), lake.reserve("b", 100)
+    lake.publish(b)
+    blocks.abandon(lake.ledger, lake.witness, a, "a test")
+    assert lake.sealed() == 200
 
 
-def test_a_staged_block_is_not_settled(bench: Bench) -> None:
-    a, b = bench.reserve("a"), bench.reserve("b")
-    blocks.mark_staged(bench.ledger, bench.witness, a, SnapshotId(1))
-    bench.publish(b)
-    assert bench.sealed() is None
+def test_a_staged_block_is_not_settled(lake: LakeState) -> None:
+    a, b = lake.reserve("a"), lake.reserve("b")
+    blocks.mark_staged(lake.ledger, lake.witness, a, SnapshotId(1))
+    lake.publish(b)
+    assert lake.sealed() is None
 
 
-def test_another_datasets_open_block_does_not_hold_the_seal(bench: Bench) -> None:
-    other = bench.add_dataset("default.other")
-    bench.reserve("a", dataset=other)
-    bench.publish(bench.reserve("b"))
-    assert bench.sealed() == 20 and bench.sealed(other) is None
+def test_another_datasets_open_block_does_not_hold_the_seal(lake: LakeState) -> None:
+    other = lake.add_dataset("default.other")
+    lake.reserve("a", dataset=other)
+    lake.publish(lake.reserve("b"))
+    assert lake.sealed() == 20 and lake.sealed(other) is None
 
 
 # One step of a history: (which dataset, what happens to which of its open blocks).
@@ -71,18 +71,18 @@ _steps = st.lists(
 def test_the_seal_is_monotonic_and_never_passes_an_open_block(
     steps: list[tuple[int, str, int]], tmp_path_factory: pytest.TempPathFactory, make_home: Callable[..., LakeConfig]
 ) -> None:
-    bench = open_bench(make_home(tmp_path_factory.mktemp("history")))
-    names = [bench.dataset, bench.add_dataset("default.b"), bench.add_dataset("default.c")]
-    _run_history(bench, names, steps)
+    lake = new_lake(make_home(tmp_path_factory.mktemp("history")))
+    names = [lake.dataset, lake.add_dataset("default.b"), lake.add_dataset("default.c")]
+    _run_history(lake, names, steps)
 
 
-def test_the_seal_is_monotonic_over_a_long_history_on_both_ledgers(bench: Bench) -> None:
-    names = [bench.dataset, bench.add_dataset("default.b"), bench.add_dataset("default.c")]
+def test_the_seal_is_monotonic_over_a_long_history_on_both_ledgers(lake: LakeState) -> None:
+    names = [lake.dataset, lake.add_dataset("default.b"), lake.add_dataset("default.c")]
     acts = ["reserve", "stage", "publish", "abandon", "reserve", "publish", "retain"]
-    _run_history(bench, names, [(i % 3, acts[(i * 5 + i // 5) % 7], i % 4) for i in range(150)])
+    _run_history(lake, names, [(i % 3, acts[(i * 5 + i // 5) % 7], i % 4) for i in range(150)])
 
 
-def _run_history(bench: Bench, names: list[Dataset], steps: list[tuple[int, str, int]]) -> None:
+def _run_history(lake: LakeState, names: list[Dataset], steps: list[tuple[int, str, int]]) -> None:
     """Against a model that is written down differently: a set of settled numbers, walked upwards."""
     states: list[dict[int, tuple[int, int, str]]] = [{} for _ in names]  # lo → (lo, hi, state)
     held: list[dict[int, Reserved]] = [{} for _ in names]
@@ -90,14 +90,14 @@ def _run_history(bench: Bench, names: list[Dataset], steps: list[tuple[int, str,
     for number, (d, act, which) in enumerate(steps):
         candidates = sorted(held[d])
         if act == "retain":
-            _raise_floor(bench, names[d])
+            _raise_floor(lake, names[d])
         elif act == "reserve" or not candidates:
-            made = bench.reserve(f"batch-{number}", 3, dataset=names[d])
+            made = lake.reserve(f"batch-{number}", 3, dataset=names[d])
             held[d][made.head.rows.lo] = made
             states[d][made.head.rows.lo] = (made.head.rows.lo, made.head.rows.hi, "open")
         else:
             lo = candidates[which % len(candidates)]
-            _act(bench, held[d], states[d], lo, act)
+            _act(lake, held[d], states[d], lo, act)
         for i, dataset in enumerate(names):
             expected = None
             for lo in sorted(states[i]):
@@ -105,37 +105,39 @@ def _run_history(bench: Bench, names: list[Dataset], steps: list[tuple[int, str,
                     break
                 if states[i][lo][2] == "published":
                     expected = states[i][lo][1]
-            now = bench.sealed(dataset)
+            now = lake.sealed(dataset)
             assert now == expected
             assert before[i] is None or (now is not None and now >= before[i]), "the seal moved back"
             before[i] = now
 
 
-def _raise_floor(bench: Bench, dataset: Dataset) -> None:
+def _raise_floor(lake: LakeState, dataset: Dataset) -> None:
     """As retention does it before it deletes everything that is settled; it takes a number."""
-    if (sealed := bench.sealed(dataset)) is None:
+    if (sealed := lake.sealed(dataset)) is None:
         return
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         floors.lock_to_raise(connection, dataset.id)
-        floors.take_number(connection, bench.witness)
+        floors.take_number(connection, lake.witness)
         floors.raise_to(connection, dataset.id, sealed)
 
 
-def _act(bench: Bench, held: dict[int, Reserved], states: dict[int, tuple[int, int, str]], lo: int, act: str) -> None:
+def _act(
+    lake: LakeState, held: dict[int, Reserved], states: dict[int, tuple[int, int, str]], lo: int, act: str
+) -> None:
     block = held[lo]
-    now = blocks.find_block(bench.ledger, block.head)
+    now = blocks.find_block(lake.ledger, block.head)
     if act == "stage":
-        blocks.mark_staged(bench.ledger, bench.witness, block, SnapshotId(1))
+        blocks.mark_staged(lake.ledger, lake.witness, block, SnapshotId(1))
     elif act == "publish":
         if isinstance(now, Reserved):
-            blocks.mark_staged(bench.ledger, bench.witness, block, SnapshotId(1))
-            now = blocks.find_block(bench.ledger, block.head)
+            blocks.mark_staged(lake.ledger, lake.witness, block, SnapshotId(1))
+            now = blocks.find_block(lake.ledger, block.head)
         assert isinstance(now, Staged)
-        blocks.mark_published(bench.ledger, now, row_count=3, snapshot=SnapshotId(1))
+        blocks.mark_published(lake.ledger, now, row_count=3, snapshot=SnapshotId(1))
         states[lo] = (*states[lo][:2], "published")
         del held[lo]
     elif isinstance(now, Reserved):
-        blocks.abandon(bench.ledger, bench.witness, block, "a test")
+        blocks.abandon(lake.ledger, lake.witness, block, "a test")
         states[lo] = (*states[lo][:2], "abandoned")
         del held[lo]
 
@@ -148,11 +150,11 @@ def test_a_watch_never_moves_back_whatever_a_look_says() -> None:
     assert watch.value == 9
 
 
-def test_a_waiter_wakes_when_the_seal_passes_its_value_and_gives_up_after_the_timeout(bench: Bench) -> None:
-    watch = SealedWatermark(lambda: bench.sealed(), poll_seconds=0.01)  # type: ignore[arg-type, return-value]
+def test_a_waiter_wakes_when_the_seal_passes_its_value_and_gives_up_after_the_timeout(lake: LakeState) -> None:
+    watch = SealedWatermark(lambda: lake.sealed(), poll_seconds=0.01)  # type: ignore[arg-type, return-value]
     assert watch.wait_past(None, 0.05) is None
-    held = bench.reserve("a", 10)
-    publisher = threading.Timer(0.1, lambda: bench.publish(held))
+    held = lake.reserve("a", 10)
+    publisher = threading.Timer(0.1, lambda: lake.publish(held))
     publisher.start()
     assert watch.wait_past(None, 60) == 10
     publisher.join()
@@ -177,11 +179,11 @@ def test_subscribers_get_each_value_once_in_order_until_they_leave() -> None:
     assert seen == sorted(set(seen)) and seen[-1] == 4 and {2, 4} <= set(seen)
 
 
-def test_a_subscriber_hears_of_another_processs_progress_without_asking(bench: Bench) -> None:
-    watch = SealedWatermark(lambda: bench.sealed(), poll_seconds=0.01)  # type: ignore[arg-type, return-value]
+def test_a_subscriber_hears_of_another_processs_progress_without_asking(lake: LakeState) -> None:
+    watch = SealedWatermark(lambda: lake.sealed(), poll_seconds=0.01)  # type: ignore[arg-type, return-value]
     heard = threading.Event()
     watch.subscribe(lambda _: heard.set())
-    bench.publish(bench.reserve("a"))
+    lake.publish(lake.reserve("a"))
     assert heard.wait(60)
     watch.close()
 

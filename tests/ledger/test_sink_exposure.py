@@ -9,9 +9,9 @@ from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGene
 from strandline.ledger.ingest import reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
 from strandline.ledger.receive import batches
-from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import Delivery, landed, one_chunk
-from tests.ledger.receive_bench import new_receiving
+from tests.ledger.conftest import LakeState
+from tests.ledger.delivery import Delivery, landed, one_chunk
+from tests.ledger.receiving import new_receiving
 
 
 def of(delivery: Delivery) -> list[SinkGeneration]:
@@ -68,7 +68,7 @@ def test_a_folder_of_rejected_rows_is_noted_once(delivery: Delivery) -> None:
         assert [f.node for f in reject_folders.of_dataset(connection, delivery.dataset.id)] == ["here", "there"]
 
 
-def test_bodies_that_came_later_are_not_among_those_that_waited(shared: Bench) -> None:
+def test_bodies_that_came_later_are_not_among_those_that_waited(shared: LakeState) -> None:
     receiving = new_receiving(shared)
     dataset = receiving.dataset.id
     with receiving.ledger.read() as connection:

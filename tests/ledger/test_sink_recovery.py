@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -22,18 +22,19 @@ from strandline.deliver.verify.ranges import Fault, VerifyFinding
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.ledger.deliver import intents, losses, sinks
 from strandline.ledger.maintain import floors
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, empty, landed, new_delivery, one_chunk, open_shared, planned
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import Delivery, empty, landed, new_delivery, one_chunk, open_shared, planned
+from tests.no_tables import NoTables
 from tests.sinks.misbehaving import Misbehaving, misbehaving
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
+def shared(request: pytest.FixtureRequest) -> Iterator[LakeState]:
     yield from open_shared(request, request.param, {"forward": {"allow": ["127.0.0.1"]}})
 
 
 @pytest.fixture
-def delivery(shared: Bench, tmp_path: Path) -> Delivery:
+def delivery(shared: LakeState, tmp_path: Path) -> Delivery:
     """Its destination is a folder that is always empty: whatever was delivered is lost."""
     made = new_delivery(shared)
     out = tmp_path / "out"
@@ -47,27 +48,23 @@ def delivery(shared: Bench, tmp_path: Path) -> Delivery:
 COLUMNS = [Column("_ingest_seq", Primitive("long"), required=True), Column("n", Primitive("long"))]
 
 
-def no_tables() -> NoReturn:
-    raise AssertionError("recovery reads no table")
-
-
-def recover(shared: Bench, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
+def recover(shared: LakeState, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
     sinks.leases.release(shared.ledger, delivery.lease)
-    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
-    done = recover_sink(bench, delivery.dataset, delivery.sink.name, resend=resend, accept_loss=accept_loss)
+    context = DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
+    done = recover_sink(context, delivery.dataset, delivery.sink.name, resend=resend, accept_loss=accept_loss)
     delivery.refresh()
     delivery.lease = delivery.take()
     return done
 
 
 @pytest.fixture
-def stranger(shared: Bench) -> Iterator[Misbehaving]:
+def stranger(shared: LakeState) -> Iterator[Misbehaving]:
     """A server that cannot be asked what it holds."""
     with misbehaving() as server:
         yield server
 
 
-def forwarding(shared: Bench, stranger: Misbehaving) -> Delivery:
+def forwarding(shared: LakeState, stranger: Misbehaving) -> Delivery:
     made = new_delivery(shared, partitioned=False)
     with shared.ledger.write() as connection:
         url, options = stranger.url(), {"url": stranger.url(), "success_status": "2xx", "chunk_rows_max": "30"}
@@ -84,7 +81,7 @@ def reach(delivery: Delivery) -> Seq | None:
 
 
 def test_what_is_sent_again_is_owed_until_it_is_there_whoever_recovers_meanwhile(
-    shared: Bench, delivery: Delivery
+    shared: LakeState, delivery: Delivery
 ) -> None:
     delivery.deliver(100, one_chunk("", None, 100))
     with pytest.raises(RefusedError, match=r"no longer has 1\.\.100"):
@@ -108,7 +105,7 @@ def test_what_is_sent_again_is_owed_until_it_is_there_whoever_recovers_meanwhile
         assert losses.of_sink(connection, delivery.sink) == []
 
 
-def test_each_partition_is_sent_again_from_where_it_began_itself(shared: Bench, delivery: Delivery) -> None:
+def test_each_partition_is_sent_again_from_where_it_began_itself(shared: LakeState, delivery: Delivery) -> None:
     delivery.deliver(40, one_chunk("a", None, 40))
     stored = delivery.plan(100, one_chunk("a", 40, 100), one_chunk("b", 40, 100))
     assert stored is not None
@@ -126,7 +123,7 @@ def test_each_partition_is_sent_again_from_where_it_began_itself(shared: Bench, 
 
 
 def test_what_may_have_been_sent_to_a_server_that_cannot_be_asked_stays_and_only_the_rest_is_planned_again(
-    shared: Bench, stranger: Misbehaving
+    shared: LakeState, stranger: Misbehaving
 ) -> None:
     """Sent again in another cut it would have other keys, so that the server would take its rows once more."""
     delivery = forwarding(shared, stranger)
@@ -157,19 +154,19 @@ def test_what_may_have_been_sent_to_a_server_that_cannot_be_asked_stays_and_only
 
 
 def test_what_a_destination_is_is_stored_when_it_is_claimed_and_a_receiver_stays_one(
-    shared: Bench, tmp_path: Path
+    shared: LakeState, tmp_path: Path
 ) -> None:
     made = new_delivery(shared, partitioned=False)
-    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+    context = DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
 
     def add(name: str, server: Misbehaving) -> SinkRecord:
         options = {"url": server.url(), "success_status": "2xx"}
-        return add_sink(bench, made.dataset, COLUMNS, name=name, kind="forward", options=options, from_now=False)
+        return add_sink(context, made.dataset, COLUMNS, name=name, kind="forward", options=options, from_now=False)
 
     def claim(record: SinkRecord) -> PeerKind | None:
         lease = sinks.leases.take(shared.ledger, record.id, seconds=60)
         assert lease is not None
-        run = SinkRun(bench, record, made.dataset, lease, lambda *_: None)
+        run = SinkRun(context, record, made.dataset, lease, lambda *_: None)
         try:
             run.claim()
         finally:
@@ -192,25 +189,25 @@ def test_what_a_destination_is_is_stored_when_it_is_claimed_and_a_receiver_stays
 
 
 @pytest.mark.parametrize("then", ["resend", "accept the loss", "is added again"])
-def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(shared: Bench, then: str) -> None:
+def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(shared: LakeState, then: str) -> None:
     def hold(*ranges: tuple[int, int]) -> None:
         receiver.ranges = [[lo, hi, hi - lo + 1, "sha256:aa", 8] for lo, hi in ranges]
 
     def check() -> None:
-        run = SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
+        run = SinkRun(context, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
         try:
             check_foundations(run, [""])
         finally:
             run.close()
 
     def compare() -> list[VerifyFinding]:
-        run = SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
+        run = SinkRun(context, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
         try:
             return compare_older(run, list(delivery.lanes().values()))
         finally:
             run.close()
 
-    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+    context = DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
     with misbehaving(receiver=True) as receiver:
         delivery = forwarding(shared, receiver)
         delivery.deliver(40, one_chunk("", None, 40))
@@ -229,7 +226,7 @@ def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(sha
         if then == "is added again":
             sinks.leases.release(shared.ledger, delivery.lease)
             sink, generation = delivery.sink, 2
-            remove_sink(bench, sink.name)
+            remove_sink(context, sink.name)
             with shared.ledger.write() as connection:
                 begins = find_beginning(connection, delivery.dataset.id, sink.instance, generation)
             assert begins is not None and (begins.start, begins.lanes) == (60, {"": (40, 40)})
@@ -248,26 +245,26 @@ def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(sha
         check()
 
 
-def test_a_generation_that_began_anew_builds_on_nothing(shared: Bench) -> None:
+def test_a_generation_that_began_anew_builds_on_nothing(shared: LakeState) -> None:
     """A person may have emptied the destination before the reset."""
-    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+    context = DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
     with misbehaving(receiver=True) as receiver:
         delivery = forwarding(shared, receiver)
         delivery.deliver(40, one_chunk("", None, 40))
         delivery.reset(30)
         delivery.lease = delivery.take()
         assert delivery.plan(60, one_chunk("", 30, 60))
-        check_foundations(SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None), [""])
+        check_foundations(SinkRun(context, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None), [""])
 
 
 @pytest.mark.parametrize("began_by", ["reset", "resend"])
 def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
-    shared: Bench, delivery: Delivery, began_by: str
+    shared: LakeState, delivery: Delivery, began_by: str
 ) -> None:
-    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+    context = DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
 
     def claim() -> None:
-        run = SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
+        run = SinkRun(context, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
         run.claim()
         run.close()
 
@@ -276,7 +273,7 @@ def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
     delivery.deliver(60, one_chunk("b", 40, 60))
     if began_by == "reset":
         sinks.leases.release(shared.ledger, delivery.lease)
-        reset_sink(bench, delivery.dataset, delivery.sink.name, delivery.token(Seq(30)))
+        reset_sink(context, delivery.dataset, delivery.sink.name, delivery.token(Seq(30)))
         delivery.refresh()
         delivery.lease = delivery.take()
     else:
@@ -288,19 +285,19 @@ def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
         delivery.deliver(60, one_chunk("a", None, 60), one_chunk("b", None, 60))
         delivery.deliver(80, one_chunk("a", 60, 80))
     sinks.leases.release(shared.ledger, delivery.lease)
-    remove_sink(bench, delivery.sink.name)
+    remove_sink(context, delivery.sink.name)
 
     def add(dataset: Dataset, **how: bool) -> SinkRecord:
         options = dict(delivery.sink.options)
         given = {"from_now": False, **how}
-        return add_sink(bench, dataset, COLUMNS, name=delivery.sink.name, kind="files", options=options, **given)
+        return add_sink(context, dataset, COLUMNS, name=delivery.sink.name, kind="files", options=options, **given)
 
     delivery.sink = add(delivery.dataset)
     assert (delivery.sink.generation, delivery.sink.start, delivery.marks()) == before
     assert delivery.work().sealed == 100 and (began_by == "reset" or delivery.work().behind)
 
     sinks.leases.release(shared.ledger, delivery.take())
-    remove_sink(bench, delivery.sink.name)
+    remove_sink(context, delivery.sink.name)
     with shared.ledger.write() as connection:  # as in a ledger that was made anew
         connection.exec_driver_sql("UPDATE sink SET instance = instance || '-unknown' WHERE removed_at IS NOT NULL")
     with pytest.raises(RefusedError, match="does not know where that began") as refused:
@@ -315,20 +312,22 @@ def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
     assert (str(left_out.range), left_out.rows, left_out.reason) == ("1..100", None, losses.Reason.FORGOTTEN)
 
 
-def test_a_sink_for_new_rows_that_is_added_again_loses_none_that_came_meanwhile(shared: Bench, tmp_path: Path) -> None:
-    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+def test_a_sink_for_new_rows_that_is_added_again_loses_none_that_came_meanwhile(
+    shared: LakeState, tmp_path: Path
+) -> None:
+    context = DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
     delivery = new_delivery(shared, partitioned=False)
     options = {"path": str(tmp_path / "new")}
 
     def add(*, from_now: bool) -> SinkRecord:
         name, how = f"{delivery.sink.name}-new", {"from_now": from_now, "may_skip": False}
-        return add_sink(bench, delivery.dataset, COLUMNS, name=name, kind="files", options=options, **how)
+        return add_sink(context, delivery.dataset, COLUMNS, name=name, kind="files", options=options, **how)
 
     def begins(*, from_now: bool) -> Seq | None:
         made = add(from_now=from_now)
         with shared.ledger.read() as connection:
             assert losses.of_sink(connection, made) == []
-        remove_sink(bench, made.name)
+        remove_sink(context, made.name)
         return made.start
 
     assert begins(from_now=True) == 100, "a place that is new"
@@ -341,16 +340,16 @@ def test_a_sink_for_new_rows_that_is_added_again_loses_none_that_came_meanwhile(
 
 
 def test_who_changes_a_sink_that_was_changed_meanwhile_is_told(
-    shared: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: LakeState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+    context = DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
     delivery = new_delivery(shared)
     name, before = f"{delivery.sink.name}-other", {"path": str(tmp_path / "other")}
-    add_sink(bench, delivery.dataset, COLUMNS, name=name, kind="files", options=before, from_now=False)
+    add_sink(context, delivery.dataset, COLUMNS, name=name, kind="files", options=before, from_now=False)
     before, opened = dict(shared.ledger.query(sinks.get, name).options), manage_sinks.open_sink
 
     def update(**options: str) -> SinkRecord:
-        return manage_sinks.update_sink(bench, delivery.dataset, COLUMNS, name, options)
+        return manage_sinks.update_sink(context, delivery.dataset, COLUMNS, name, options)
 
     def meanwhile(*given: Any) -> Any:
         monkeypatch.setattr(manage_sinks, "open_sink", opened)
@@ -364,7 +363,7 @@ def test_who_changes_a_sink_that_was_changed_meanwhile_is_told(
     assert update(chunk_rows_max="7").options == before | {"where": "n = 1", "chunk_rows_max": "7"}
 
 
-def test_a_ledger_that_was_restored_does_not_know_what_was_sent_since(shared: Bench, stranger: Misbehaving) -> None:
+def test_a_ledger_that_was_restored_does_not_know_what_was_sent_since(shared: LakeState, stranger: Misbehaving) -> None:
     delivery = forwarding(shared, stranger)
     assert delivery.plan(100, one_chunk("", None, 100))
     with shared.ledger.write() as connection:
@@ -372,7 +371,7 @@ def test_a_ledger_that_was_restored_does_not_know_what_was_sent_since(shared: Be
     assert recover(shared, delivery).intents_kept == 1
 
 
-def test_only_who_holds_the_lease_offers(shared: Bench, stranger: Misbehaving) -> None:
+def test_only_who_holds_the_lease_offers(shared: LakeState, stranger: Misbehaving) -> None:
     delivery = forwarding(shared, stranger)
     stored = delivery.plan(100, one_chunk("", None, 100))
     assert stored is not None

@@ -17,11 +17,11 @@ from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.status.sinks import load_sinks
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import Delivery, add_sink, new_delivery, one_chunk
 
 
-def test_a_sink_is_found_as_it_was_given(shared: Bench) -> None:
+def test_a_sink_is_found_as_it_was_given(shared: LakeState) -> None:
     with shared.ledger.write() as connection:
         options = {"path": "out", "key": "env:KEY", "odd": 'quote " and ünicode'}
         added = sinks.add(
@@ -162,7 +162,7 @@ def test_a_lease_is_held_by_one_until_it_is_released_or_runs_out(delivery: Deliv
     assert sinks.leases.take(ledger, delivery.sink.id, seconds=60) is None
 
 
-def test_of_racing_takers_exactly_one_gets_a_lease(shared: Bench, delivery: Delivery) -> None:
+def test_of_racing_takers_exactly_one_gets_a_lease(shared: LakeState, delivery: Delivery) -> None:
     sinks.leases.release(delivery.ledger, delivery.lease)
     ledgers = [Ledger(shared.config) for _ in range(2)]
     won: list[Lease] = []
@@ -201,9 +201,9 @@ def test_nobody_takes_the_lease_between_the_look_at_it_and_the_end_of_the_transa
 
 
 def test_a_restored_ledger_never_gives_a_token_again_and_forgets_who_held_one(
-    sqlite_bench: Bench, tmp_path: Path
+    sqlite_lake: LakeState, tmp_path: Path
 ) -> None:
-    delivery = new_delivery(sqlite_bench)
+    delivery = new_delivery(sqlite_lake)
     ledger, kept = delivery.ledger, delivery.lease
     assert ledger.path is not None
     ledger.backup(tmp_path / "copy.db")
@@ -218,14 +218,14 @@ def test_a_restored_ledger_never_gives_a_token_again_and_forgets_who_held_one(
     assert len(tokens) == 4
 
 
-def test_what_is_due_says_what_there_is_to_do(bench: Bench) -> None:
-    other = bench.add_dataset("default.other")
-    with bench.ledger.write() as connection:
-        of_events, of_other = add_sink(connection, bench.dataset), add_sink(connection, other)
-        within = add_sink(connection, bench.dataset, start=4)
+def test_what_is_due_says_what_there_is_to_do(lake: LakeState) -> None:
+    other = lake.add_dataset("default.other")
+    with lake.ledger.write() as connection:
+        of_events, of_other = add_sink(connection, lake.dataset), add_sink(connection, other)
+        within = add_sink(connection, lake.dataset, start=4)
 
     def look() -> list[tuple[int | None, int]]:
-        with bench.ledger.read() as connection:
+        with lake.ledger.read() as connection:
             found = {w.sink.id: w for w in sinks.due(connection)}
             sealed = {s.id: blocks.sealed(connection, s.dataset) for s in (of_events, of_other, within)}
         assert {id: w.sealed for id, w in found.items()} == sealed
@@ -233,14 +233,14 @@ def test_what_is_due_says_what_there_is_to_do(bench: Bench) -> None:
         return [(w.sealed, w.unplanned_rows) for w in found.values()]
 
     assert look() == [(None, 0), (None, 0), (None, 0)]
-    first = bench.publish(bench.reserve("a", 10))
-    waits = bench.reserve("b", 5, dataset=other)
-    bench.publish(bench.reserve("c", 20))
-    bench.publish(bench.reserve("d", 7, dataset=other))
+    first = lake.publish(lake.reserve("a", 10))
+    waits = lake.reserve("b", 5, dataset=other)
+    lake.publish(lake.reserve("c", 20))
+    lake.publish(lake.reserve("d", 7, dataset=other))
     assert look() == [(35, 30), (None, 0), (35, 26)], "the open block of another dataset does not matter"
-    bench.publish(waits)
+    lake.publish(waits)
     assert look() == [(35, 30), (42, 12), (35, 26)]
-    with bench.ledger.read() as connection:
+    with lake.ledger.read() as connection:
         oldest = {w.sink.id: w.oldest_unplanned for w in sinks.due(connection)}
     assert oldest[of_events.id] == oldest[within.id] == first.published_at
 
@@ -261,8 +261,8 @@ def test_only_active_sinks_are_due(delivery: Delivery) -> None:
             sinks.resume(connection, id)
 
 
-def test_what_is_due_is_one_statement_that_walks_over_no_lanes_or_blocks(sqlite_bench: Bench) -> None:
-    delivery = new_delivery(sqlite_bench)
+def test_what_is_due_is_one_statement_that_walks_over_no_lanes_or_blocks(sqlite_lake: LakeState) -> None:
+    delivery = new_delivery(sqlite_lake)
     delivery.deliver(100, *(one_chunk(f"k={n}", None, 100) for n in range(50)))
     statements: list[tuple[str, tuple[object, ...]]] = []
     event.listen(

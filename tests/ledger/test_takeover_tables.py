@@ -6,7 +6,7 @@ import pytest
 
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.engine import Ledger
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 from tests.ledger.test_replication_tables import BLOCK, _accepted, _refused
 from tests.ledger.test_versions import create_at
 
@@ -56,47 +56,47 @@ def test_an_older_ledgers_site_has_no_number_and_its_datasets_are_of_the_first_t
         "VALUES ('f', 'hold', TRUE, 1, 0, TRUE)",  # no number
     ],
 )
-def test_the_ledger_refuses(bench: Bench, change: str) -> None:
-    _refused(bench, change)
+def test_the_ledger_refuses(lake: LakeState, change: str) -> None:
+    _refused(lake, change)
 
 
-def test_a_site_number_belongs_to_one_follower_and_is_free_again_when_that_was_removed(bench: Bench) -> None:
+def test_a_site_number_belongs_to_one_follower_and_is_free_again_when_that_was_removed(lake: LakeState) -> None:
     add = (
         "INSERT INTO follower (name, on_lag, waited_for, term, added_at, site_number) "
         "VALUES ('{}', 'hold', FALSE, 1, 0, 1)"
     )
-    _accepted(bench, add.format("f"))
-    _refused(bench, add.format("g"))
-    _accepted(bench, "UPDATE follower SET removed_at = 1")
-    _accepted(bench, add.format("g"))
+    _accepted(lake, add.format("f"))
+    _refused(lake, add.format("g"))
+    _accepted(lake, "UPDATE follower SET removed_at = 1")
+    _accepted(lake, add.format("g"))
 
 
-def test_a_site_keeps_its_number(bench: Bench) -> None:
-    _accepted(bench, "UPDATE site SET number = 3")
+def test_a_site_keeps_its_number(lake: LakeState) -> None:
+    _accepted(lake, "UPDATE site SET number = 3")
     for change in ("number = 4", "number = NULL"):
-        _refused(bench, f"UPDATE site SET {change}")
+        _refused(lake, f"UPDATE site SET {change}")
 
 
-def test_a_superseded_leader_takes_and_stages_nothing_until_it_follows(bench: Bench) -> None:
-    _accepted(bench, RESERVED)
-    _accepted(bench, "UPDATE site SET superseded_term = 19, superseded_by = 'https://other'")
-    _refused(bench, RESERVED.replace("1, 5,", "6, 9,").replace("'b'", "'c'"))
-    _refused(bench, STAGED)
-    _refused(bench, "UPDATE site SET superseded_term = NULL, superseded_by = NULL")
-    _refused(bench, "UPDATE site SET superseded_term = 18")
-    _accepted(bench, f"{FOLLOWS}, superseded_term = NULL, superseded_by = NULL")
-    _refused(bench, STAGED)  # a batch of its own time as leader: the cut decides about it
+def test_a_superseded_leader_takes_and_stages_nothing_until_it_follows(lake: LakeState) -> None:
+    _accepted(lake, RESERVED)
+    _accepted(lake, "UPDATE site SET superseded_term = 19, superseded_by = 'https://other'")
+    _refused(lake, RESERVED.replace("1, 5,", "6, 9,").replace("'b'", "'c'"))
+    _refused(lake, STAGED)
+    _refused(lake, "UPDATE site SET superseded_term = NULL, superseded_by = NULL")
+    _refused(lake, "UPDATE site SET superseded_term = 18")
+    _accepted(lake, f"{FOLLOWS}, superseded_term = NULL, superseded_by = NULL")
+    _refused(lake, STAGED)  # a batch of its own time as leader: the cut decides about it
 
 
-def test_a_leader_stages_its_batches_and_a_follower_what_it_was_offered(bench: Bench) -> None:
-    _accepted(bench, RESERVED)
-    _accepted(bench, STAGED)
-    _accepted(bench, FOLLOWS)
-    _accepted(bench, OFFERED.replace("1, 5,", "6, 9,").replace("'b'", "'c'"))
-    _accepted(bench, f"{STAGED} WHERE lo = 6")
+def test_a_leader_stages_its_batches_and_a_follower_what_it_was_offered(lake: LakeState) -> None:
+    _accepted(lake, RESERVED)
+    _accepted(lake, STAGED)
+    _accepted(lake, FOLLOWS)
+    _accepted(lake, OFFERED.replace("1, 5,", "6, 9,").replace("'b'", "'c'"))
+    _accepted(lake, f"{STAGED} WHERE lo = 6")
 
 
-def test_a_site_that_claims_a_term_records_and_stages_nothing(bench: Bench) -> None:
+def test_a_site_that_claims_a_term_records_and_stages_nothing(lake: LakeState) -> None:
     for statement in (
         f"{FOLLOWS}, promoting_term = 1",
         OFFERED,
@@ -104,15 +104,15 @@ def test_a_site_that_claims_a_term_records_and_stages_nothing(bench: Bench) -> N
         "UPDATE followed_dataset SET bound = 6",
         "UPDATE site SET claimed_term = 17",
     ):
-        _accepted(bench, statement)
-    _refused(bench, "UPDATE followed_dataset SET bound = 7")
-    _refused(bench, STAGED)
-    _accepted(bench, "UPDATE site SET claimed_term = NULL, promoting_term = NULL")  # another site was faster
-    _accepted(bench, "UPDATE followed_dataset SET bound = 7")
-    _accepted(bench, STAGED)
+        _accepted(lake, statement)
+    _refused(lake, "UPDATE followed_dataset SET bound = 7")
+    _refused(lake, STAGED)
+    _accepted(lake, "UPDATE site SET claimed_term = NULL, promoting_term = NULL")  # another site was faster
+    _accepted(lake, "UPDATE followed_dataset SET bound = 7")
+    _accepted(lake, STAGED)
 
 
-def test_the_term_of_a_followed_dataset_never_goes_back(bench: Bench) -> None:
-    _accepted(bench, "INSERT INTO followed_dataset (dataset_id, bound, term) VALUES (1, 10, 17)")
-    _refused(bench, "UPDATE followed_dataset SET term = 16")
-    _accepted(bench, "UPDATE followed_dataset SET term = 18")
+def test_the_term_of_a_followed_dataset_never_goes_back(lake: LakeState) -> None:
+    _accepted(lake, "INSERT INTO followed_dataset (dataset_id, bound, term) VALUES (1, 10, 17)")
+    _refused(lake, "UPDATE followed_dataset SET term = 16")
+    _accepted(lake, "UPDATE followed_dataset SET term = 18")

@@ -32,33 +32,33 @@ from strandline.ledger import tasks
 from strandline.ledger.engine import Ledger
 from strandline.ledger.tasks import Task, TaskOutcome
 from tests.fork_server import Forked
-from tests.ledger.conftest import Bench
-from tests.ledger.receive_bench import at_once
+from tests.ledger.conftest import LakeState
+from tests.ledger.receiving import at_once
 
 ANN = Actor("ann", Trigger.API)
 POINTS = ["task.after_begin", "task.before_end", "task.after_end"]
 
 
 @pytest.fixture
-def here(shared: Bench) -> Iterator[Tasks]:
+def here(shared: LakeState) -> Iterator[Tasks]:
     made = Tasks(shared.ledger, lease_seconds=60)
     yield made
     assert made.close(seconds_max=60)
 
 
-def begin(bench: Bench, subject: str, kind: str = "verify") -> tuple[Task, Any]:
-    with bench.ledger.write() as connection, acting_as(ANN):
+def begin(lake: LakeState, subject: str, kind: str = "verify") -> tuple[Task, Any]:
+    with lake.ledger.write() as connection, acting_as(ANN):
         return tasks.begin(connection, kind, subject, "node:1", lease_seconds=60)
 
 
-def get(bench: Bench, id: int) -> Task:
-    with bench.ledger.read() as connection:
+def get(lake: LakeState, id: int) -> Task:
+    with lake.ledger.read() as connection:
         return tasks.get(connection, id)
 
 
-def outlive_lease(bench: Bench) -> None:
+def outlive_lease(lake: LakeState) -> None:
     """As if an hour had passed."""
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE task SET lease_until = lease_until - 3600000000 WHERE ended_at IS NULL")
 
 
@@ -71,7 +71,7 @@ def ended(found: Callable[[], Task]) -> Task:
 # The record.
 
 
-def test_a_task_says_who_began_it_and_ends_once(shared: Bench) -> None:
+def test_a_task_says_who_began_it_and_ends_once(shared: LakeState) -> None:
     begun, lease = begin(shared, "once")
     assert (begun.kind, begun.subject, begun.node, begun.actor) == ("verify", "once", "node:1", ANN)
     assert begun.outcome is begun.ended_at is begun.result is begun.error is None
@@ -87,7 +87,7 @@ def test_a_task_says_who_began_it_and_ends_once(shared: Bench) -> None:
         get(shared, 999_999)
 
 
-def test_a_subject_has_one_task_of_a_kind_at_a_time(shared: Bench) -> None:
+def test_a_subject_has_one_task_of_a_kind_at_a_time(shared: LakeState) -> None:
     begun, lease = begin(shared, "busy")
     with pytest.raises(AlreadyRunning, match=f"verify of busy is under way already: task {begun.id} on node:1"):
         begin(shared, "busy")
@@ -98,7 +98,7 @@ def test_a_subject_has_one_task_of_a_kind_at_a_time(shared: Bench) -> None:
     assert begin(shared, "busy")[0].id > begun.id
 
 
-def test_of_many_that_begin_the_same_task_at_once_one_does(shared: Bench) -> None:
+def test_of_many_that_begin_the_same_task_at_once_one_does(shared: LakeState) -> None:
     def start(ledger: Ledger) -> bool:
         try:
             with ledger.write() as connection:
@@ -111,7 +111,7 @@ def test_of_many_that_begin_the_same_task_at_once_one_does(shared: Bench) -> Non
 
 
 @pytest.mark.parametrize("hours", [-1, 49])
-def test_a_task_whose_lease_has_run_out_or_is_from_another_time_has_died(shared: Bench, hours: int) -> None:
+def test_a_task_whose_lease_has_run_out_or_is_from_another_time_has_died(shared: LakeState, hours: int) -> None:
     begun, lease = begin(shared, f"dies {hours}")
     with shared.ledger.write() as connection:
         connection.execute(
@@ -127,10 +127,10 @@ def test_a_task_whose_lease_has_run_out_or_is_from_another_time_has_died(shared:
     assert get(shared, begun.id) == found
 
 
-def test_tasks_are_listed_newest_first_in_pages_and_old_ones_are_forgotten(bench: Bench) -> None:
-    made = [begin(bench, name, kind) for name in ("a", "b", "c") for kind in ("tick", "verify")]
+def test_tasks_are_listed_newest_first_in_pages_and_old_ones_are_forgotten(lake: LakeState) -> None:
+    made = [begin(lake, name, kind) for name in ("a", "b", "c") for kind in ("tick", "verify")]
     ids = [task.id for task, _ in made]
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         for _, lease in made[1:]:
             tasks.end(connection, lease, TaskOutcome.DONE)
         pages = [tasks.latest(connection, tasks_max=4)]
@@ -146,7 +146,7 @@ def test_tasks_are_listed_newest_first_in_pages_and_old_ones_are_forgotten(bench
     "change",
     ["kind = 'x'", "subject = 'x'", "actor = 'x'", "started_at = 0", "lease_token = 'x'", "node = 'x'"],
 )
-def test_the_store_itself_refuses_to_change_a_task(shared: Bench, change: str) -> None:
+def test_the_store_itself_refuses_to_change_a_task(shared: LakeState, change: str) -> None:
     begun, lease = begin(shared, f"fixed {change}")
     statement = sa.text(f"UPDATE task SET {change} WHERE id = :id")
     with pytest.raises(sa.exc.IntegrityError), shared.ledger.write() as connection:
@@ -159,7 +159,7 @@ def test_the_store_itself_refuses_to_change_a_task(shared: Bench, change: str) -
         connection.execute(sa.text("UPDATE task SET outcome = 'failed' WHERE id = :id"), {"id": begun.id})
 
 
-def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(bench: Bench) -> None:
+def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(lake: LakeState) -> None:
     """Processes begin, renew, end, die and are called off in any order, and some that were taken for dead go on."""
 
     class Processes(RuleBasedStateMachine):
@@ -171,11 +171,11 @@ def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(bench: Bench
 
         @rule(subject=st.sampled_from(["a", "b"]))
         def start(self, subject: str) -> None:
-            with bench.ledger.read() as connection:
+            with lake.ledger.read() as connection:
                 before = [t for t in tasks.latest(connection, tasks_max=1000) if t.outcome is None]
             free = not any(t.subject == subject for t in before)
             try:
-                self.leases.append(begin(bench, subject)[1])
+                self.leases.append(begin(lake, subject)[1])
             except AlreadyRunning:
                 assert not free
             else:
@@ -185,7 +185,7 @@ def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(bench: Bench
         @rule(data=st.data(), outcome=st.sampled_from([TaskOutcome.DONE, TaskOutcome.CANCELLED]))
         def end(self, data: st.DataObject, outcome: TaskOutcome) -> None:
             lease = data.draw(st.sampled_from(self.leases))
-            with bench.ledger.write() as connection:
+            with lake.ledger.write() as connection:
                 if tasks.end(connection, lease, outcome):
                     assert lease.row not in self.ends
                     self.ends[lease.row] = outcome
@@ -194,7 +194,7 @@ def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(bench: Bench
         @rule(data=st.data())
         def call_off_and_renew(self, data: st.DataObject) -> None:
             lease = data.draw(st.sampled_from(self.leases))
-            with bench.ledger.write() as connection:
+            with lake.ledger.write() as connection:
                 asked = tasks.ask_to_stop(connection, lease.row)
                 renewed = tasks.renew(connection, lease, seconds=60)
             assert (renewed is None) == (asked.outcome is not None)
@@ -202,15 +202,15 @@ def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(bench: Bench
 
         @rule()
         def all_die(self) -> None:
-            outlive_lease(bench)
-            with bench.ledger.write() as connection:
+            outlive_lease(lake)
+            with lake.ledger.write() as connection:
                 tasks.close_dead(connection)
             for lease in self.leases:
                 self.ends.setdefault(lease.row, TaskOutcome.DIED)
 
         @invariant()
         def ends_stay(self) -> None:
-            with bench.ledger.read() as connection:
+            with lake.ledger.read() as connection:
                 found = {t.id: t for t in tasks.latest(connection, tasks_max=1000)}
             for lease in self.leases:
                 assert found[lease.row].outcome == self.ends.get(lease.row)
@@ -275,7 +275,7 @@ def renewed_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("renewed_often")
-def test_a_task_is_called_off_from_this_process_and_from_any_other(shared: Bench) -> None:
+def test_a_task_is_called_off_from_this_process_and_from_any_other(shared: LakeState) -> None:
     first, second = Tasks(shared.ledger, lease_seconds=60), Tasks(Ledger(shared.config), lease_seconds=600)
     near, far = first.start("verify", "near", until_called_off), second.start("verify", "far", until_called_off)
     assert first.cancel(near.id).stop_asked_at is not None
@@ -289,7 +289,7 @@ def test_a_task_is_called_off_from_this_process_and_from_any_other(shared: Bench
     assert first.close() and second.close()
 
 
-def test_a_process_takes_so_many_tasks_and_none_when_it_ends(shared: Bench) -> None:
+def test_a_process_takes_so_many_tasks_and_none_when_it_ends(shared: LakeState) -> None:
     busy = Tasks(shared.ledger, lease_seconds=60, at_once_max=1)
     begun = busy.start("verify", "only", until_called_off)
     with pytest.raises(TooManyTasks):
@@ -314,7 +314,7 @@ def busy_again(tasks: Tasks, subject: str) -> Task:
             threading.Event().wait(0.01)
 
 
-def test_an_end_is_stored_when_the_ledger_answers_again(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_is_stored_when_the_ledger_answers_again(shared: LakeState, monkeypatch: pytest.MonkeyPatch) -> None:
     here, store, failures = Tasks(shared.ledger, lease_seconds=60), tasks.end, iter((True, True, False))
 
     def end(connection: Any, *args: Any, **named: Any) -> bool:
@@ -330,7 +330,7 @@ def test_an_end_is_stored_when_the_ledger_answers_again(shared: Bench, monkeypat
 
 
 @pytest.mark.usefixtures("renewed_often")
-def test_a_task_that_was_taken_for_dead_is_told_to_stop_and_stays_dead(shared: Bench) -> None:
+def test_a_task_that_was_taken_for_dead_is_told_to_stop_and_stays_dead(shared: LakeState) -> None:
     short = Tasks(shared.ledger, lease_seconds=60)
     stopped = threading.Event()
 
@@ -348,17 +348,17 @@ def test_a_task_that_was_taken_for_dead_is_told_to_stop_and_stays_dead(shared: B
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_task_whose_process_is_killed_is_told_as_died_and_can_be_begun_again(bench: Bench, point: str) -> None:
+def test_a_task_whose_process_is_killed_is_told_as_died_and_can_be_begun_again(lake: LakeState, point: str) -> None:
     process = Forked(
-        ["tests.ledger.task_process", str(bench.config.home)],
+        ["tests.ledger.task_process", str(lake.config.home)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"STRANDLINE_FAILPOINT": f"{point}=kill"},
     )
     out, err = process.communicate(timeout=200)
     assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {out} {err}"
-    assert (bench.config.home / "worked").exists() == (point != "task.after_begin")
-    here = Tasks(bench.ledger, lease_seconds=60)
+    assert (lake.config.home / "worked").exists() == (point != "task.after_begin")
+    here = Tasks(lake.ledger, lease_seconds=60)
     [left] = here.latest()
     if point == "task.after_end":
         assert (left.outcome, left.result) == (TaskOutcome.DONE, {"rows": 7})
@@ -366,7 +366,7 @@ def test_a_task_whose_process_is_killed_is_told_as_died_and_can_be_begun_again(b
     assert left.outcome is None, "nobody can know yet"
     with pytest.raises(AlreadyRunning):
         here.start("verify", "partner", lambda stopping: {})
-    outlive_lease(bench)
+    outlive_lease(lake)
     assert [t.outcome for t in here.latest()] == [here.get(left.id).outcome] == [TaskOutcome.DIED]
     again = here.start("verify", "partner", lambda stopping: {})
     assert ended(lambda: here.get(again.id)).outcome is TaskOutcome.DONE

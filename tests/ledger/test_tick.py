@@ -30,29 +30,27 @@ from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
 from strandline.status import sinks as sink_status
 from strandline.status.problems.lake_problems import find_sink_problems
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, new_delivery, open_shared
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import Delivery, new_delivery, open_shared
+from tests.no_tables import NoTables
 from tests.servers import Postgres, free_port
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
+def shared(request: pytest.FixtureRequest) -> Iterator[LakeState]:
     # So long that a test which waits for an answer never ends.
     given = {"forward": {"allow": ["127.0.0.1"], "answer_seconds_max": 3600}, "deliver": {"sinks_at_once_max": 3}}
     yield from open_shared(request, "sqlite", given)
 
 
 @pytest.fixture
-def bench(shared: Bench) -> DeliverContext:
-    def no_tables() -> NoReturn:
-        raise AssertionError("nothing is to be read")
-
-    return DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+def lake(shared: LakeState) -> DeliverContext:
+    return DeliverContext(LAKE, shared.config, shared.ledger, NoTables())
 
 
-def forwarding_to(shared: Bench, port: int) -> Delivery:
+def forwarding_to(shared: LakeState, port: int) -> Delivery:
     made = new_delivery(shared, partitioned=False)
     url = f"http://127.0.0.1:{port}/{made.sink.name}"
     with shared.ledger.write() as connection:
@@ -92,32 +90,32 @@ def serve_garbage(listening: socket.socket) -> None:
 
 @pytest.mark.parametrize("destination", ["refuses connections", "answers garbage"])
 def test_a_sink_that_fails_for_long_is_tried_less_often_and_status_says_so(
-    shared: Bench, bench: DeliverContext, destination: str
+    shared: LakeState, lake: DeliverContext, destination: str
 ) -> None:
     with ExitStack() as stack:
         port = free_port()
         if destination == "answers garbage":
             garbage = stack.enter_context(closing(socket.create_server(("127.0.0.1", port))))
             threading.Thread(target=serve_garbage, args=(garbage,), daemon=True).start()
-        _fail_for_long(shared, bench, port)
+        _fail_for_long(shared, lake, port)
 
 
-def _fail_for_long(shared: Bench, bench: DeliverContext, port: int) -> None:
+def _fail_for_long(shared: LakeState, lake: DeliverContext, port: int) -> None:
     delivery = forwarding_to(shared, port)
     name = delivery.sink.name
     before = utc_now()
-    assert did(Deliverer(bench).tick(name), delivery) == "waiting"
+    assert did(Deliverer(lake).tick(name), delivery) == "waiting"
     first = delivery.sink.failing_since
     assert first is not None and first >= before and delivery.sink.failures == 1
     for failures in range(2, 7):
-        assert did(Deliverer(bench).tick(name), delivery) == "waiting", "whoever names it does not wait"
+        assert did(Deliverer(lake).tick(name), delivery) == "waiting", "whoever names it does not wait"
         assert (delivery.sink.failing_since, delivery.sink.failures) == (first, failures), delivery.sink.reason
 
     fail_since(delivery, 10 * HOUR)
     now = utc_now()
-    assert did(Deliverer(bench).tick(name), delivery) == "waiting"
+    assert did(Deliverer(lake).tick(name), delivery) == "waiting"
     assert delivery.sink.retry_at is not None and delivery.sink.retry_at >= now + HOUR / 2
-    assert did(Deliverer(bench).tick(), delivery) == "waiting" and delivery.sink.failures == 100, "it waits"
+    assert did(Deliverer(lake).tick(), delivery) == "waiting" and delivery.sink.failures == 100, "it waits"
     [told] = find_sink_problems(sink_status.load_sinks(shared.ledger, LAKE, name))
     assert "has failed for 10 h" in told.line and f"strandline tick --sink {name}" in told.line
 
@@ -125,7 +123,7 @@ def _fail_for_long(shared: Bench, bench: DeliverContext, port: int) -> None:
         sinks.set_options(connection, delivery.sink.id, delivery.sink.options, delivery.sink.destination)
     delivery.refresh()
     assert delivery.sink.retry_at is None, "a person may have mended it"
-    assert did(Deliverer(bench).tick(name), delivery) == "waiting"
+    assert did(Deliverer(lake).tick(name), delivery) == "waiting"
     assert delivery.sink.failing_since is not None and delivery.sink.failing_since >= now, "it counts from there"
     with shared.ledger.write() as connection:
         assert sinks.clear_failures(connection, delivery.sink.id)
@@ -135,7 +133,7 @@ def _fail_for_long(shared: Bench, bench: DeliverContext, port: int) -> None:
 
 
 def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
-    shared: Bench, bench: DeliverContext, postgres_server: Postgres
+    shared: LakeState, lake: DeliverContext, postgres_server: Postgres
 ) -> None:
     url = postgres_server.create_database()
     delivery = new_delivery(shared, settled=None, partitioned=False)
@@ -154,7 +152,7 @@ def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
         assert isinstance(sender.send(ChunkRows(address, SeqRange(Seq(1), Seq(2)), rows)), Landed)
 
     now = [0.0]
-    deliverer = Deliverer(bench, clock=lambda: now[0])
+    deliverer = Deliverer(lake, clock=lambda: now[0])
 
     def told_after(seconds: float) -> list[tuple[str, str]]:
         now[0] += seconds
@@ -172,8 +170,8 @@ def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
         delivery.refresh()
         assert delivery.sink.state is SinkState.STOPPED and "was emptied" in str(delivery.sink.reason)
         with pytest.raises(RefusedError, match="2 rows that it acknowledged are missing"):
-            recover_sink(bench, delivery.dataset, name, resend=False, accept_loss=False)
-        recover_sink(bench, delivery.dataset, name, resend=False, accept_loss=True)
+            recover_sink(lake, delivery.dataset, name, resend=False, accept_loss=False)
+        recover_sink(lake, delivery.dataset, name, resend=False, accept_loss=True)
         assert told_after(600) == [(name, "idle")], "that loss was accepted"
     finally:
         deliverer.close()
@@ -181,7 +179,7 @@ def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
 
 
 def test_a_question_that_nobody_answers_ends_when_the_deliverer_is_told_to_stop(
-    shared: Bench, bench: DeliverContext
+    shared: LakeState, lake: DeliverContext
 ) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         delivery = forwarding_to(shared, silent.getsockname()[1])
@@ -197,7 +195,7 @@ def test_a_question_that_nobody_answers_ends_when_the_deliverer_is_told_to_stop(
 
         waiting = threading.Thread(target=stop_once_asked, daemon=True)
         waiting.start()
-        assert did(Deliverer(bench, stopping=stopping).tick(delivery.sink.name), delivery) == "idle"
+        assert did(Deliverer(lake, stopping=stopping).tick(delivery.sink.name), delivery) == "idle"
         assert asked[0].startswith(b"HEAD") and (delivery.sink.failures, delivery.sink.reason) == (0, None)
         waiting.join()
     with shared.ledger.write() as connection:
@@ -205,10 +203,10 @@ def test_a_question_that_nobody_answers_ends_when_the_deliverer_is_told_to_stop(
 
 
 def test_a_ledger_that_is_away_for_a_moment_takes_no_report_with_it(
-    shared: Bench, bench: DeliverContext, monkeypatch: pytest.MonkeyPatch
+    shared: LakeState, lake: DeliverContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delivery = forwarding_to(shared, free_port())
-    deliverer = Deliverer(bench)
+    deliverer = Deliverer(lake)
     try:
         deliverer.keep_delivering()
         wait([*deliverer._running.values()])
@@ -225,14 +223,14 @@ def test_a_ledger_that_is_away_for_a_moment_takes_no_report_with_it(
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["a tick", "the daemon"])
 def test_options_that_cannot_be_read_stop_only_the_sink_that_has_them(
-    shared: Bench, bench: DeliverContext, tmp_path: Path, goes_on: bool
+    shared: LakeState, lake: DeliverContext, tmp_path: Path, goes_on: bool
 ) -> None:
     broken, other = new_delivery(shared, partitioned=False), forwarding_to(shared, free_port())
     sinks.leases.release(shared.ledger, broken.lease)
     with shared.ledger.write() as connection:
         options = {"path": str(tmp_path), "batch_rows_min": "many"}
         sinks.set_options(connection, broken.sink.id, options, tmp_path.as_uri())
-    deliverer = Deliverer(bench)
+    deliverer = Deliverer(lake)
     try:
         report = _poll_until_all_ended(deliverer) if goes_on else deliverer.tick()
         assert did(report, broken) == did(report, other) == "waiting", "both were tried"
@@ -256,7 +254,7 @@ def _raise_away(connection: object) -> NoReturn:
 
 
 def test_sinks_that_failed_the_last_time_leave_a_place_to_those_that_did_not(
-    shared: Bench, bench: DeliverContext, monkeypatch: pytest.MonkeyPatch
+    shared: LakeState, lake: DeliverContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = [forwarding_to(shared, 1) for _ in range(4)]
     for delivery in hanging:
@@ -277,7 +275,7 @@ def test_sinks_that_failed_the_last_time_leave_a_place_to_those_that_did_not(
         return SinkReport(work.sink.name, "idle")
 
     monkeypatch.setattr(Deliverer, "_deliver", deliver)
-    deliverer = Deliverer(bench)
+    deliverer = Deliverer(lake)
     try:
         for _ in range(3):
             deliverer.keep_delivering()

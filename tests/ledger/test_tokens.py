@@ -11,11 +11,11 @@ from strandline.core.errors import RefusedError, UsageError
 from strandline.core.roles import Role
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive import tokens
-from tests.ledger.conftest import Bench
-from tests.ledger.receive_bench import at_once
+from tests.ledger.conftest import LakeState
+from tests.ledger.receiving import at_once
 
 
-def test_a_token_is_found_by_its_secret_and_by_nothing_else(shared: Bench) -> None:
+def test_a_token_is_found_by_its_secret_and_by_nothing_else(shared: LakeState) -> None:
     with shared.ledger.write() as connection:
         first, secret = tokens.create(connection, "first", ["default.events", "default.events", "default.a"])
         other, other_secret = tokens.create(connection, "other", None)
@@ -29,14 +29,14 @@ def test_a_token_is_found_by_its_secret_and_by_nothing_else(shared: Bench) -> No
     assert other.allows("default.anything")
 
 
-def test_no_secret_is_in_the_ledger(shared: Bench) -> None:
+def test_no_secret_is_in_the_ledger(shared: LakeState) -> None:
     with shared.ledger.write() as connection:
         _, secret = tokens.create(connection, "quiet", None)
         rows = connection.execute(sa.text("SELECT * FROM api_token")).all()
     assert secret.removeprefix("sl_") not in str(rows)
 
 
-def test_a_revoked_token_is_not_found_and_its_name_is_free_again(shared: Bench) -> None:
+def test_a_revoked_token_is_not_found_and_its_name_is_free_again(shared: LakeState) -> None:
     with shared.ledger.write() as connection:
         old, secret = tokens.create(connection, "turns", None)
         with pytest.raises(RefusedError, match="turns"):
@@ -51,7 +51,7 @@ def test_a_revoked_token_is_not_found_and_its_name_is_free_again(shared: Bench) 
     assert not listed[0].allows("default.events")
 
 
-def test_a_token_has_a_role_and_keeps_that_of_the_one_that_it_replaces(shared: Bench) -> None:
+def test_a_token_has_a_role_and_keeps_that_of_the_one_that_it_replaces(shared: LakeState) -> None:
     with shared.ledger.write() as connection:
         plain, _ = tokens.create(connection, "plain", None)
         admin, secret = tokens.create(connection, "boss", None, role=Role.ADMIN)
@@ -61,7 +61,7 @@ def test_a_token_has_a_role_and_keeps_that_of_the_one_that_it_replaces(shared: B
     assert [t.role for t in (plain, admin, next_admin, reader)] == [Role.WRITE, Role.ADMIN, Role.ADMIN, Role.READ]
 
 
-def test_an_expired_token_is_not_found_and_says_so(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_token_is_not_found_and_says_so(shared: LakeState, monkeypatch: pytest.MonkeyPatch) -> None:
     with shared.ledger.write() as connection:
         made, secret = tokens.create(connection, "short", None, expires_in=timedelta(hours=1))
         assert made.expires_at == made.created_at + timedelta(hours=1)
@@ -76,14 +76,14 @@ def test_an_expired_token_is_not_found_and_says_so(shared: Bench, monkeypatch: p
             tokens.create(connection, "never", None, expires_in=timedelta(0))
 
 
-def test_a_token_for_nothing_and_one_without_a_name_are_refused(shared: Bench) -> None:
+def test_a_token_for_nothing_and_one_without_a_name_are_refused(shared: LakeState) -> None:
     with shared.ledger.write() as connection:
         for name, datasets in (("nothing", []), ("  ", None)):
             with pytest.raises(UsageError):
                 tokens.create(connection, name, datasets)
 
 
-def test_of_two_that_make_a_token_of_one_name_at_once_one_does(shared: Bench) -> None:
+def test_of_two_that_make_a_token_of_one_name_at_once_one_does(shared: LakeState) -> None:
     def create(ledger: Ledger) -> bool:
         try:
             with ledger.write() as connection:
@@ -98,7 +98,7 @@ def test_of_two_that_make_a_token_of_one_name_at_once_one_does(shared: Bench) ->
 @pytest.mark.parametrize(
     "change", ["hash = 'x'", "name = 'x'", "revoked_at = NULL", "role = 'admin'", "expires_at = 1", "datasets = '[]'"]
 )
-def test_the_store_itself_refuses_to_change_a_token(shared: Bench, change: str) -> None:
+def test_the_store_itself_refuses_to_change_a_token(shared: LakeState, change: str) -> None:
     with shared.ledger.write() as connection:
         made, _ = tokens.create(connection, f"fixed {change}", None)
         tokens.revoke(connection, made.name)

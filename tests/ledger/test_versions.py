@@ -43,7 +43,7 @@ from strandline.ledger.schema import (
     serve,  # noqa: F401  # all tables
 )
 from strandline.ledger.schema.core import metadata
-from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.conftest import LAKE, LakeState
 
 
 def test_the_list_of_revisions_is_that_of_the_migrations() -> None:
@@ -79,19 +79,19 @@ def test_a_migration_that_landed_never_changes() -> None:
     assert set(found) == set(LANDED), "Add the new migration and its SHA-256 to LANDED."
 
 
-def test_the_migrations_make_the_columns_that_queries_use(bench: Bench) -> None:
-    with bench.ledger.read() as connection:
+def test_the_migrations_make_the_columns_that_queries_use(lake: LakeState) -> None:
+    with lake.ledger.read() as connection:
         inspector = sa.inspect(connection)
         for table in metadata.sorted_tables:
             columns = {c["name"] for c in inspector.get_columns(table.name)}
             assert columns == {c.name for c in table.columns}, table.name
 
 
-def test_both_databases_get_every_check_index_and_trigger_of_the_migrations(bench: Bench) -> None:
+def test_both_databases_get_every_check_index_and_trigger_of_the_migrations(lake: LakeState) -> None:
     """A statement that is translated wrongly would be missed only when it is needed."""
     told = "".join(f.read_text("utf-8") for f in sorted((engine_module.MIGRATIONS / "versions").glob("0*.*")))
     named = set(re.findall(r"(?:CONSTRAINT|TRIGGER|INDEX) ([a-z_]+)", told)) - {"name"}
-    with bench.ledger.read() as connection:
+    with lake.ledger.read() as connection:
         if connection.dialect.name == "sqlite":
             made = " ".join(connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").scalars())
         else:
@@ -101,11 +101,11 @@ def test_both_databases_get_every_check_index_and_trigger_of_the_migrations(benc
     assert len(named) > 100 and not [name for name in named if not re.search(rf"\b{name}\b", made)]
 
 
-def test_a_newer_ledger_is_refused(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
+def test_a_newer_ledger_is_refused(lake: LakeState) -> None:
+    with lake.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(LedgerTooNew):
-        Ledger(bench.config).open()
+        Ledger(lake.config).open()
 
 
 def create_at(ledger: Ledger, revision: str, last: int = 41) -> None:
@@ -188,17 +188,17 @@ def test_a_migration_that_fails_leaves_the_ledger_as_it_was(config: LakeConfig, 
     assert set(found) == {c.name for c in metadata.tables["sequence"].columns}
 
 
-def test_the_hash_of_a_lanes_partition_is_there_and_stays(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
-        lane = ranges.lane_key(bench.dataset.id, LaneName("l", "i", 1, "s", "k=" + "x" * 500))
+def test_the_hash_of_a_lanes_partition_is_there_and_stays(lake: LakeState) -> None:
+    with lake.ledger.write() as connection:
+        lane = ranges.lane_key(lake.dataset.id, LaneName("l", "i", 1, "s", "k=" + "x" * 500))
         ranges.keep_lanes(connection, {lane})
     for statement in (
         "UPDATE source_lane SET lake = 'other'",
         "UPDATE source_lane SET partition_hash = 'x'",
         "INSERT INTO source_lane (dataset_id, lake, instance, generation, source_dataset, partition, created_at) "
-        f"VALUES ({bench.dataset.id}, 'l', 'i', 1, 's', 'new', 0)",
+        f"VALUES ({lake.dataset.id}, 'l', 'i', 1, 's', 'new', 0)",
     ):
-        with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+        with pytest.raises(sa.exc.IntegrityError), lake.ledger.write() as connection:
             connection.exec_driver_sql(statement)
 
 
@@ -259,21 +259,21 @@ def test_a_damaged_ledger_is_refused_with_a_hint(
     assert "rebuild" in (refused.value.hint or "")
 
 
-def test_a_copy_made_while_others_write_is_whole(sqlite_bench: Bench, tmp_path: Path) -> None:
-    bench = sqlite_bench
+def test_a_copy_made_while_others_write_is_whole(sqlite_lake: LakeState, tmp_path: Path) -> None:
+    lake = sqlite_lake
     stop = threading.Event()
 
     def write() -> None:
         number = 0
         while not stop.is_set():
-            bench.reserve(f"batch-{number}")
+            lake.reserve(f"batch-{number}")
             number += 1
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
         for n in range(5):
-            bench.ledger.backup(tmp_path / f"copy-{n}.db")
+            lake.ledger.backup(tmp_path / f"copy-{n}.db")
     finally:
         stop.set()
         writer.join()
@@ -303,12 +303,12 @@ def test_a_ledger_and_its_copies_lie_exactly_where_their_paths_say(
             assert connection_to_copy.execute("SELECT version_num FROM alembic_version").fetchone() == (revision,)
 
 
-def test_a_copy_that_is_not_what_the_ledger_is_gets_no_name(sqlite_bench: Bench, tmp_path: Path) -> None:
-    bench = sqlite_bench
-    path = bench.ledger.path
+def test_a_copy_that_is_not_what_the_ledger_is_gets_no_name(sqlite_lake: LakeState, tmp_path: Path) -> None:
+    lake = sqlite_lake
+    path = lake.ledger.path
     assert path is not None
     for n in range(200):
-        bench.reserve(f"batch-{n}")
+        lake.reserve(f"batch-{n}")
     with sqlite3.connect(path) as connection:
         size = connection.execute("PRAGMA page_size").fetchone()[0]
         index = "SELECT rootpage FROM sqlite_master WHERE name = 'one_block_of_a_number'"
@@ -316,25 +316,25 @@ def test_a_copy_that_is_not_what_the_ledger_is_gets_no_name(sqlite_bench: Bench,
     whole = path.read_bytes()
     path.write_bytes(whole[: (page - 1) * size + 100] + b"\xff" * 300 + whole[(page - 1) * size + 400 :])
     with pytest.raises(LedgerUnreadable, match="damaged"):
-        bench.ledger.backup(tmp_path / "copy.db")
+        lake.ledger.backup(tmp_path / "copy.db")
     assert {f.name for f in tmp_path.iterdir()} == {"lake"}, "neither the copy nor a part of it is left"
 
 
-def test_a_copy_before_a_migration_is_never_one_of_the_migrated_ledger(sqlite_bench: Bench, tmp_path: Path) -> None:
-    assert sqlite_bench.ledger.path is not None
-    copied = copy_ledger(sqlite_bench.ledger.path, tmp_path / "copy.db", busy_seconds=1, replace=True, revision="0000")
+def test_a_copy_before_a_migration_is_never_one_of_the_migrated_ledger(sqlite_lake: LakeState, tmp_path: Path) -> None:
+    assert sqlite_lake.ledger.path is not None
+    copied = copy_ledger(sqlite_lake.ledger.path, tmp_path / "copy.db", busy_seconds=1, replace=True, revision="0000")
     assert not copied and not (tmp_path / "copy.db").exists()
 
 
-def test_a_backup_replaces_nothing(sqlite_bench: Bench, tmp_path: Path) -> None:
+def test_a_backup_replaces_nothing(sqlite_lake: LakeState, tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("mine")
     with pytest.raises(StorageError, match="already"):
-        sqlite_bench.ledger.backup(tmp_path / "copy.db")
+        sqlite_lake.ledger.backup(tmp_path / "copy.db")
     assert (tmp_path / "copy.db").read_text() == "mine"
 
 
-def test_durability_is_what_the_design_asks_for(bench: Bench) -> None:
-    with bench.ledger.read() as connection:
+def test_durability_is_what_the_design_asks_for(lake: LakeState) -> None:
+    with lake.ledger.read() as connection:
         if connection.dialect.name == "sqlite":
             assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
             mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
@@ -343,23 +343,23 @@ def test_durability_is_what_the_design_asks_for(bench: Bench) -> None:
             assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
 
 
-def test_a_ledger_restored_under_an_open_process_is_the_one_it_reads(sqlite_bench: Bench, tmp_path: Path) -> None:
-    bench = sqlite_bench
-    assert bench.ledger.path is not None
-    bench.reserve("a")
-    bench.ledger.backup(tmp_path / "copy.db")
-    later = bench.reserve("b")
-    (tmp_path / "copy.db").replace(bench.ledger.path)
-    assert blocks.find_block(bench.ledger, later.head) is None
+def test_a_ledger_restored_under_an_open_process_is_the_one_it_reads(sqlite_lake: LakeState, tmp_path: Path) -> None:
+    lake = sqlite_lake
+    assert lake.ledger.path is not None
+    lake.reserve("a")
+    lake.ledger.backup(tmp_path / "copy.db")
+    later = lake.reserve("b")
+    (tmp_path / "copy.db").replace(lake.ledger.path)
+    assert blocks.find_block(lake.ledger, later.head) is None
 
 
 def test_a_ledger_overwritten_in_place_under_an_open_process_is_the_one_it_reads(
-    sqlite_bench: Bench, tmp_path: Path
+    sqlite_lake: LakeState, tmp_path: Path
 ) -> None:
-    bench = sqlite_bench
-    assert bench.ledger.path is not None
-    bench.reserve("a")
-    bench.ledger.backup(tmp_path / "copy.db")
-    later = bench.reserve("b")
-    shutil.copyfile(tmp_path / "copy.db", bench.ledger.path)
-    assert blocks.find_block(bench.ledger, later.head) is None
+    lake = sqlite_lake
+    assert lake.ledger.path is not None
+    lake.reserve("a")
+    lake.ledger.backup(tmp_path / "copy.db")
+    later = lake.reserve("b")
+    shutil.copyfile(tmp_path / "copy.db", lake.ledger.path)
+    assert blocks.find_block(lake.ledger, later.head) is None

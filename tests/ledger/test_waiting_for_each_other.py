@@ -31,9 +31,9 @@ from strandline.ledger.receive import received
 from strandline.ledger.receive.received import BodyGone, Decision, New
 from strandline.maintain.context import MaintainContext, quiet
 from strandline.maintain.retain import _Drop, _Passed, _Retention
-from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk
-from tests.ledger.receive_bench import Receiving, new_receiving
+from tests.ledger.conftest import LAKE, LakeState
+from tests.ledger.delivery import Delivery, add_sink, new_delivery, one_chunk
+from tests.ledger.receiving import Receiving, new_receiving
 
 ON_POSTGRES = pytest.mark.parametrize("config", ["postgres"], indirect=True)
 """A SQLite ledger has one writer at a time."""
@@ -56,9 +56,9 @@ def is_waiting(work: Future[Any]) -> bool:
     return False
 
 
-def retention(bench: Bench, dataset: Dataset) -> _Retention:
+def retention(lake: LakeState, dataset: Dataset) -> _Retention:
     """Raising a floor needs the ledger and the witness only."""
-    upkeep = SimpleNamespace(lake_id=LAKE, ledger=bench.ledger, witness=bench.witness)
+    upkeep = SimpleNamespace(lake_id=LAKE, ledger=lake.ledger, witness=lake.witness)
     return _Retention(
         cast(MaintainContext, upkeep), dataset, RetainSettings(older_than=timedelta(days=1)), utc_now(), quiet
     )
@@ -74,10 +74,10 @@ def passing_over(delivery: Delivery, until: int) -> _Drop:
 
 @ON_POSTGRES
 @pytest.mark.parametrize("drops_rows", [False, True])
-def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drops_rows: bool) -> None:
-    delivery = new_delivery(bench)
+def test_an_opening_and_a_retention_never_wait_for_each_other(lake: LakeState, drops_rows: bool) -> None:
+    delivery = new_delivery(lake)
     delivery.deliver(50, one_chunk("", None, 50))
-    run = retention(bench, delivery.dataset)
+    run = retention(lake, delivery.dataset)
     end = 100 if drops_rows else 50
     lost = (passing_over(delivery, end),) if drops_rows else ()
     opening = threading.Event()
@@ -87,7 +87,7 @@ def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drop
         return run._raise_floor(Seq(end), lost, ())
 
     with beside(rise) as raised:
-        with bench.ledger.write() as connection:
+        with lake.ledger.write() as connection:
             sequence.lock(connection)  # as a resync does from its beginning
             opening.set()
             assert is_waiting(raised)
@@ -102,12 +102,12 @@ def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drop
     assert delivery.marks() == {"": 50}
 
 
-def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_being_added(bench: Bench) -> None:
-    dataset = bench.dataset
+def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_being_added(lake: LakeState) -> None:
+    dataset = lake.dataset
     tables = SimpleNamespace(view=lambda name: SimpleNamespace(floor=20))
 
     def open_() -> list[str]:
-        with bench.ledger.write() as connection:
+        with lake.ledger.write() as connection:
             sequence.lock(connection)
             return take_floor(cast(Any, SimpleNamespace(tables=tables)), connection, dataset)
 
@@ -118,14 +118,14 @@ def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_bein
         return open_()
 
     with beside(begin) as opened:
-        with bench.ledger.write() as connection:
+        with lake.ledger.write() as connection:
             floors.lock(connection, dataset.id)
             assert floors.get(connection, dataset.id) is None
             added = add_sink(connection, dataset)
             started.set()
             assert is_waiting(opened)
         assert opened.result(60) == [added.name]
-    with bench.ledger.read() as connection:
+    with lake.ledger.read() as connection:
         (loss,) = losses.of_sink(connection, added)
         assert (loss.until, loss.rows) == (20, None)
 
@@ -151,34 +151,34 @@ class Meddled:
 
 
 @pytest.fixture
-def catalog(bench: Bench) -> Iterator[Meddled]:
-    real = open_catalog(bench.config)
+def catalog(lake: LakeState) -> Iterator[Meddled]:
+    real = open_catalog(lake.config)
     yield Meddled(real)
     real.close()
 
 
 @pytest.fixture
-def receiving(bench: Bench, catalog: Meddled) -> Receiving:
-    made = new_receiving(bench)
+def receiving(lake: LakeState, catalog: Meddled) -> Receiving:
+    made = new_receiving(lake)
     columns = parse_columns([{"name": "n", "type": "long"}])
     catalog.real.create_dataset_table(made.dataset.name, columns, lake_id=LAKE, epoch=0)
     return made
 
 
 @pytest.fixture
-def care(bench: Bench, catalog: Meddled) -> DatasetAdmin:
+def care(lake: LakeState, catalog: Meddled) -> DatasetAdmin:
     return DatasetAdmin(
-        LAKE, bench.ledger, cast(PyIcebergCatalog, catalog), SimpleNamespace(bodies=lambda table_uuid: [])
+        LAKE, lake.ledger, cast(PyIcebergCatalog, catalog), SimpleNamespace(bodies=lambda table_uuid: [])
     )
 
 
-def is_there(bench: Bench, dataset: Dataset) -> bool:
-    with bench.ledger.read() as connection:
+def is_there(lake: LakeState, dataset: Dataset) -> bool:
+    with lake.ledger.read() as connection:
         return datasets.find(connection, dataset.name) is not None
 
 
 def test_a_body_that_comes_while_its_dataset_is_dropped_is_refused_and_never_lost(
-    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetAdmin
+    lake: LakeState, receiving: Receiving, catalog: Meddled, care: DatasetAdmin
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
         sent: list[Future[list[Decision]]] = []
@@ -190,14 +190,14 @@ def test_a_body_that_comes_while_its_dataset_is_dropped_is_refused_and_never_los
         catalog.meanwhile = send
         care.drop(receiving.dataset)
         assert sent[0].result(60) == [BodyGone("dataset")]
-    assert catalog.dropped == [receiving.dataset.name] and not is_there(bench, receiving.dataset)
+    assert catalog.dropped == [receiving.dataset.name] and not is_there(lake, receiving.dataset)
     with pytest.raises(NoSuchDataset):
         care.drop(receiving.dataset)
 
 
 @ON_POSTGRES
 def test_a_drop_waits_for_a_body_that_is_being_recorded_and_then_refuses(
-    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetAdmin, monkeypatch: pytest.MonkeyPatch
+    lake: LakeState, receiving: Receiving, catalog: Meddled, care: DatasetAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked, go_on = threading.Event(), threading.Event()
     keys = received._record_keys
@@ -217,19 +217,19 @@ def test_a_drop_waits_for_a_body_that_is_being_recorded_and_then_refuses(
             with pytest.raises(RefusedError, match=r"waits? to be ingested"):
                 dropped.result(60)
         assert [type(d) for d in recorded.result(60)] == [New]
-    assert catalog.dropped == [] and is_there(bench, receiving.dataset)
+    assert catalog.dropped == [] and is_there(lake, receiving.dataset)
 
 
 def test_a_sink_that_is_added_to_a_dataset_that_was_dropped_meanwhile_is_refused(
-    bench: Bench, receiving: Receiving, care: DatasetAdmin
+    lake: LakeState, receiving: Receiving, care: DatasetAdmin
 ) -> None:
     care.drop(receiving.dataset)
-    with pytest.raises(NoSuchDataset, match="dropped meanwhile"), bench.ledger.write() as connection:
+    with pytest.raises(NoSuchDataset, match="dropped meanwhile"), lake.ledger.write() as connection:
         floors.lock(connection, receiving.dataset.id)
 
 
 def test_a_dataset_whose_table_cannot_be_dropped_stays(
-    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetAdmin
+    lake: LakeState, receiving: Receiving, catalog: Meddled, care: DatasetAdmin
 ) -> None:
     def fail() -> None:
         raise RefusedError("the catalog is away")
@@ -237,7 +237,7 @@ def test_a_dataset_whose_table_cannot_be_dropped_stays(
     catalog.meanwhile = fail
     with pytest.raises(RefusedError, match="away"):
         care.drop(receiving.dataset)
-    assert is_there(bench, receiving.dataset)
+    assert is_there(lake, receiving.dataset)
     catalog.meanwhile = lambda: None
     care.drop(receiving.dataset)
-    assert not is_there(bench, receiving.dataset)
+    assert not is_there(lake, receiving.dataset)

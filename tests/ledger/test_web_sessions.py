@@ -14,7 +14,7 @@ from strandline.core.roles import Role
 from strandline.ledger import audit
 from strandline.ledger.receive import tokens
 from strandline.ledger.serve import web_sessions
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 
 HOUR = timedelta(hours=1)
 
@@ -24,7 +24,7 @@ def at(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
         monkeypatch.setattr(module, "utc_now", lambda: moment)
 
 
-def test_a_session_is_found_by_its_id_with_its_token_and_stored_as_a_hash(shared: Bench) -> None:
+def test_a_session_is_found_by_its_id_with_its_token_and_stored_as_a_hash(shared: LakeState) -> None:
     id = secrets.token_urlsafe(32)
     with shared.ledger.write() as connection:
         token, _ = tokens.create(connection, "found", ["default.events"], role=Role.READ)
@@ -38,7 +38,7 @@ def test_a_session_is_found_by_its_id_with_its_token_and_stored_as_a_hash(shared
     assert id not in str(rows) + str(events)
 
 
-def test_a_session_ends_by_log_out_once_and_other_sessions_stay(shared: Bench) -> None:
+def test_a_session_ends_by_log_out_once_and_other_sessions_stay(shared: LakeState) -> None:
     with shared.ledger.write() as connection, acting_as(Actor("ann", Trigger.PAGE)):
         token, _ = tokens.create(connection, "ann", None)
         for id in ("first", "second"):
@@ -51,7 +51,7 @@ def test_a_session_ends_by_log_out_once_and_other_sessions_stay(shared: Bench) -
     assert {e.detail["token"] for e in told} == {"ann"}
 
 
-def test_a_session_expires_and_is_removed(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_expires_and_is_removed(shared: LakeState, monkeypatch: pytest.MonkeyPatch) -> None:
     with shared.ledger.write() as connection:
         token, _ = tokens.create(connection, "expires", None)
         made = web_sessions.add(connection, "expiring", token, lasts=HOUR)
@@ -63,7 +63,7 @@ def test_a_session_expires_and_is_removed(shared: Bench, monkeypatch: pytest.Mon
         assert web_sessions.remove_expired(connection) >= 1 and web_sessions.remove_expired(connection) == 0
 
 
-def test_a_session_never_outlives_its_token(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_never_outlives_its_token(shared: LakeState, monkeypatch: pytest.MonkeyPatch) -> None:
     with shared.ledger.write() as connection:
         revoked, _ = tokens.create(connection, "revoked", None)
         web_sessions.add(connection, "of the revoked", revoked, lasts=HOUR)
@@ -77,7 +77,7 @@ def test_a_session_never_outlives_its_token(shared: Bench, monkeypatch: pytest.M
         assert web_sessions.find(connection, "of the short") is None
 
 
-def test_a_token_has_so_many_sessions_and_loses_the_oldest(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_has_so_many_sessions_and_loses_the_oldest(shared: LakeState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_sessions, "SESSIONS_OF_A_TOKEN_MAX", 3)
     with shared.ledger.write() as connection:
         many, _ = tokens.create(connection, "many", None)
@@ -91,7 +91,7 @@ def test_a_token_has_so_many_sessions_and_loses_the_oldest(shared: Bench, monkey
         assert left == [2, 3, 4] and web_sessions.find(connection, "of another") is not None
 
 
-def test_the_store_refuses_an_id_that_is_no_hash_and_a_session_that_changes(shared: Bench) -> None:
+def test_the_store_refuses_an_id_that_is_no_hash_and_a_session_that_changes(shared: LakeState) -> None:
     with shared.ledger.write() as connection:
         token, _ = tokens.create(connection, "fixed", None)
         web_sessions.add(connection, "fixed", token, lasts=HOUR)

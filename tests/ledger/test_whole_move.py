@@ -41,9 +41,7 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.mark.parametrize("point", ["move.after_close", "move.between_tables", "move.after_copy", "move.after_leave"])
-def test_nobody_calls_a_migration_off_that_is_running(
-    home: Home, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_calls_a_migration_off_that_is_running(home: Home, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if an editor has put another file into the place of the settings file meanwhile."""
 
     def edit_and_abort() -> object:
@@ -123,9 +121,7 @@ def test_a_migration_goes_on_to_the_places_that_it_began_with_only(
     assert home.publish("goes on") == 10
 
 
-def test_the_settings_that_were_checked_are_those_that_are_written(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_settings_that_were_checked_are_those_that_are_written(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     other = FILES | {"ledger": {"url": "ledger-77.db"}}
     at_point(monkeypatch, "move.after_tables", lambda: home.write(other))
     home.migrate()

@@ -5,9 +5,25 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 S = TypeVar("S", bound=Hashable)
+N = TypeVar("N", bound="type[Any]")
+
+
+def quickly_replaced(named_tuple: N) -> N:
+    """The class, whose `_replace` takes half the time: a large model spends a third of its time there."""
+    places = {name: n for n, name in enumerate(named_tuple._fields)}
+    make = tuple.__new__
+
+    def _replace(self: Any, /, **changes: object) -> Any:
+        values = list(self)
+        for name, value in changes.items():
+            values[places[name]] = value
+        return make(named_tuple, values)
+
+    named_tuple._replace = _replace
+    return named_tuple
 
 
 @dataclass(frozen=True, slots=True)

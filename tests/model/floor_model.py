@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.model.explore import Explored, explore
+from tests.model.explore import Explored, explore, quickly_replaced
 
 ROWS = 2
 SINKS = (0, 1)
@@ -17,6 +17,7 @@ RUNS_MAX = 2
 """At once: one of them was given up for dead."""
 
 
+@quickly_replaced
 class Sink(NamedTuple):
     """What the ledger says of it."""
 
@@ -32,6 +33,7 @@ class Sink(NamedTuple):
     """Where partitions begin that it has not met: in a generation that sends rows again, at what was planned."""
 
 
+@quickly_replaced
 class Ledger(NamedTuple):
     counter: int = 0
     """Moved by whatever a restore must not undo unnoticed."""
@@ -41,6 +43,7 @@ class Ledger(NamedTuple):
     sinks: tuple[Sink | None, Sink | None] = (Sink(0, 0, 0, frozenset()), None)
 
 
+@quickly_replaced
 class Retention(NamedTuple):
     """A run under way, which another process may still hold when its ledger is gone."""
 
@@ -50,6 +53,7 @@ class Retention(NamedTuple):
     """`raised`, then `told` (the table knows the floor) and, where it looked again, `checked`."""
 
 
+@quickly_replaced
 class State(NamedTuple):
     ledger: Ledger = Ledger()
     copy: Ledger | None = None

@@ -7,7 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.model.explore import quickly_replaced
 
+
+@quickly_replaced
 class Item(NamedTuple):
     """In an offer: a segment, or a purge of one row."""
 
@@ -17,6 +20,7 @@ class Item(NamedTuple):
     """The row; 0: a segment."""
 
 
+@quickly_replaced
 class Offer(NamedTuple):
     after: int
     upto: int
@@ -24,6 +28,7 @@ class Offer(NamedTuple):
     items: tuple[Item, ...]
 
 
+@quickly_replaced
 class Range(NamedTuple):
     """A record of the leader's ledger."""
 
@@ -34,6 +39,7 @@ class Range(NamedTuple):
     purges: int = 0
 
 
+@quickly_replaced
 class LeaderLedger(NamedTuple):
     counter: int = 0
     ranges: tuple[Range, ...] = ()
@@ -43,6 +49,7 @@ class LeaderLedger(NamedTuple):
     """How far the follower says to be."""
 
 
+@quickly_replaced
 class Leader(NamedTuple):
     ledger: LeaderLedger = LeaderLedger()
     copy: LeaderLedger | None = None
@@ -60,6 +67,7 @@ class Leader(NamedTuple):
     gave_up: int = 0
 
 
+@quickly_replaced
 class Block(NamedTuple):
     """A record of the follower's ledger."""
 
@@ -71,6 +79,7 @@ class Block(NamedTuple):
     fence: int = 0
 
 
+@quickly_replaced
 class Ledger(NamedTuple):
     bound: int = 0
     blocks: tuple[Block, ...] = ()
@@ -90,6 +99,7 @@ class Ledger(NamedTuple):
         return self._replace(blocks=tuple(sorted((*(b for b in self.blocks if b.lo != block.lo), block))))
 
 
+@quickly_replaced
 class Branch(NamedTuple):
     lo: int
     epoch: int
@@ -97,6 +107,7 @@ class Branch(NamedTuple):
     rows: frozenset[int]
 
 
+@quickly_replaced
 class Applier(NamedTuple):
     at: str = "idle"
     lo: int = 0
@@ -106,6 +117,7 @@ class Applier(NamedTuple):
     rows: frozenset[int] = frozenset()
 
 
+@quickly_replaced
 class State(NamedTuple):
     leader: Leader = Leader()
     offers: frozenset[Offer] = frozenset()

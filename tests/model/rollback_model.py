@@ -24,7 +24,7 @@ from strandline.core.types import (
     ShardId,
     SnapshotId,
 )
-from strandline.iceberg.metadata.lineage import Holds, Links, Memory, NotKnown, RolledBack, Verdict, judge
+from strandline.iceberg.metadata.lineage import Holds, LineageVerdict, Links, Memory, NotKnown, RolledBack, judge
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, SnapshotView, TableView
 from tests.model.explore import Explored, explore
 
@@ -148,7 +148,7 @@ def _published(block: int, snapshot: int) -> Published:
     return Published(head, 1, SnapshotId(snapshot), at)
 
 
-def verdict(state: State, table: Table, ledger: Ledger, rules: Rules) -> Verdict:
+def verdict(state: State, table: Table, ledger: Ledger, rules: Rules) -> LineageVerdict:
     def earlier() -> Iterator[Links]:
         if rules.has_log:
             yield {
@@ -359,7 +359,7 @@ def broken(state: State, rules: Rules) -> str:
     return _wrong(state, verdict(state, state.table, state.ledger, rules), rules)
 
 
-def _wrong(state: State, found: Verdict, rules: Rules) -> str:
+def _wrong(state: State, found: LineageVerdict, rules: Rules) -> str:
     lacks = any(not _descends(state, state.table.main, s) for s in state.owed)
     # One that was marked after somebody accepted the table without it is missing all the same.
     marked = any(not _descends(state, state.table.main, s) for _, s in state.ledger.published)

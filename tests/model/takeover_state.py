@@ -7,10 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.model.explore import quickly_replaced
+
 SITES = (0, 1, 2)
 FIRST_TERM = 3
 
 
+@quickly_replaced
 class Cut(NamedTuple):
     above: int
     """Where the seal of the promoted site was."""
@@ -18,6 +21,7 @@ class Cut(NamedTuple):
     """Of what lies above, only these rows stay."""
 
 
+@quickly_replaced
 class Block(NamedTuple):
     number: int
     state: str
@@ -25,6 +29,7 @@ class Block(NamedTuple):
     cut: Cut | None = None
 
 
+@quickly_replaced
 class Site(NamedTuple):
     role: str = "follower"
     """Or `leader`."""
@@ -70,6 +75,7 @@ class Site(NamedTuple):
         return self._replace(blocks=tuple(sorted((*kept, *blocks), key=lambda b: b.number)))
 
 
+@quickly_replaced
 class Record(NamedTuple):
     """What the arbiter holds; written by conditional put."""
 
@@ -85,6 +91,7 @@ class Record(NamedTuple):
     """The lease has not run out since the record changed."""
 
 
+@quickly_replaced
 class State(NamedTuple):
     sites: tuple[Site, ...]
     record: Record = Record()

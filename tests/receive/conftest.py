@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -38,13 +37,14 @@ from strandline.receive.context import ReceiverContext
 from strandline.receive.http.app import create_app
 from strandline.receive.spool import open_spool
 from tests.conftest import MakeHome
+from tests.waiting import eventually
 
 COLUMNS = parse_columns([{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}])
 LANE = LaneName("lake-a", "sink-1", 1, "default.events", "")
 
 
 @dataclass
-class Bench:
+class ReceivingLake:
     """A lake with one dataset and one token, and as many receivers over it as a test wants."""
 
     config: LakeConfig
@@ -185,14 +185,7 @@ def running(parts: ReceiverContext) -> Iterator[str]:
             assert not thread.is_alive()
 
 
-def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
-
-
-def open_bench(config: LakeConfig) -> Bench:
+def new_lake(config: LakeConfig) -> ReceivingLake:
     ledger = Ledger(config)
     ledger.create("lake-under-test")
     ledger.open()
@@ -205,7 +198,7 @@ def open_bench(config: LakeConfig) -> Bench:
         token, secret = tokens.create(connection, "first", None)
         own = {"instance": LANE.instance, "table_uuid": "u", "generation": 1, "owner": token.owner}
         senders.claim(connection, dataset.id, SourceRecord(LANE.lake, LANE.dataset, **own))
-    return Bench(config, ledger, dataset, secret, {dataset.name: COLUMNS})
+    return ReceivingLake(config, ledger, dataset, secret, {dataset.name: COLUMNS})
 
 
 @pytest.fixture
@@ -215,18 +208,18 @@ def settings() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def bench(
+def lake(
     request: pytest.FixtureRequest, tmp_path: Path, make_home: MakeHome, settings: dict[str, dict[str, Any]]
-) -> Iterator[Bench]:
-    made = open_bench(make_home(tmp_path, settings))
+) -> Iterator[ReceivingLake]:
+    made = new_lake(make_home(tmp_path, settings))
     with made.stack:
         yield made
     made.ledger.close()
 
 
 @pytest.fixture
-def client(bench: Bench) -> Client:
-    return bench.serve()
+def client(lake: ReceivingLake) -> Client:
+    return lake.serve()
 
 
 @pytest.fixture

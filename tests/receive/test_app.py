@@ -29,7 +29,8 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import received, spool_files, tokens
 from strandline.receive.http import caches, questions
 from strandline.receive.http.request_handler import RequestHandler
-from tests.receive.conftest import LANE, Bench, Client, arrow, eventually, lines, numbered, some, span
+from tests.receive.conftest import LANE, Client, ReceivingLake, arrow, lines, numbered, some, span
+from tests.waiting import eventually
 
 
 def _said(answer: httpx.Response, status: int, outcome: Answer) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def _said(answer: httpx.Response, status: int, outcome: Answer) -> dict[str, Any
     return dict(told)
 
 
-def test_what_is_held_is_told_in_parts(bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_is_told_in_parts(lake: ReceivingLake, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "HELD_RANGES_AT_ONCE_MAX", 2)
     for n in (1, 2, 3):
         _said(client.send(some(1), rows=span(n, n)), 202, Answer.ACCEPTED)
@@ -53,50 +54,50 @@ def test_what_is_held_is_told_in_parts(bench: Bench, client: Client, monkeypatch
 # --- rows that are taken ---
 
 
-def test_rows_are_durable_in_spool_and_ledger_before_they_are_acknowledged(bench: Bench, client: Client) -> None:
+def test_rows_are_durable_in_spool_and_ledger_before_they_are_acknowledged(lake: ReceivingLake, client: Client) -> None:
     body = lines(some(3))
     told = _said(client.send(body, "k1"), 202, Answer.ACCEPTED)
-    [recorded] = bench.recorded()
+    [recorded] = lake.recorded()
     digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
     assert told == {"outcome": "accepted", "why": None, "rows": 3, "digest": digest, "repeat": False}
     assert (recorded.rows, recorded.digest, recorded.size, recorded.key) == (3, digest, len(body), "k1")
-    assert bench.rows() == some(3)
-    [file] = bench.files()
+    assert lake.rows() == some(3)
+    [file] = lake.files()
     assert f"{file.parent.name}/{file.name}" == recorded.spool and recorded.spool_bytes == file.stat().st_size
 
 
 @pytest.mark.parametrize("encoding", [None, "identity", "gzip", "zstd"])
-def test_every_encoding_is_read(bench: Bench, client: Client, encoding: str | None) -> None:
+def test_every_encoding_is_read(lake: ReceivingLake, client: Client, encoding: str | None) -> None:
     pack = {"gzip": gzip.compress, "zstd": zstandard.compress}.get(encoding or "", bytes)
     other = {} if encoding is None else {"Content_Encoding": encoding}
     _said(client.send(pack(lines(some(5))), "k", **other), 202, Answer.ACCEPTED)
-    assert bench.rows() == some(5)
+    assert lake.rows() == some(5)
 
 
-def test_an_arrow_stream_is_taken_as_json_lines_are(bench: Bench, client: Client) -> None:
+def test_an_arrow_stream_is_taken_as_json_lines_are(lake: ReceivingLake, client: Client) -> None:
     body = zstandard.compress(arrow(pa.Table.from_pylist(some(4))))
     _said(client.send(body, "k", Content_Type=forward_protocol.ARROW, Content_Encoding="zstd"), 202, Answer.ACCEPTED)
-    assert bench.rows() == some(4)
+    assert lake.rows() == some(4)
 
 
-def test_a_body_without_rows_is_remembered_and_leaves_no_file(bench: Bench, client: Client) -> None:
+def test_a_body_without_rows_is_remembered_and_leaves_no_file(lake: ReceivingLake, client: Client) -> None:
     assert _said(client.send(b"", "k"), 202, Answer.ACCEPTED)["rows"] == 0
-    assert bench.files() == [] and [r.spool for r in bench.recorded()] == [None]
+    assert lake.files() == [] and [r.spool for r in lake.recorded()] == [None]
     assert _said(client.send(b"", "k"), 202, Answer.ACCEPTED)["repeat"]
 
 
 def test_the_number_of_a_strandline_sender_is_taken_off_and_refused_from_anyone_else(
-    bench: Bench, client: Client
+    lake: ReceivingLake, client: Client
 ) -> None:
     why = _said(client.send(numbered(some(1), span(7, 7)), "k"), 400, Answer.BAD_BODY)
     assert why["line"] == 1 and "_ingest_seq" in why["why"]
     _said(client.send(some(1), rows=span(7, 7)), 202, Answer.ACCEPTED)
     table = pa.Table.from_pylist([{"_ingest_seq": 8} | row for row in some(1, 2)])
     _said(client.send(arrow(table), rows=span(8, 8), Content_Type=forward_protocol.ARROW), 202, Answer.ACCEPTED)
-    assert bench.rows() == some(2)
+    assert lake.rows() == some(2)
 
 
-def test_curl_is_a_client(bench: Bench, client: Client, tmp_path: Path) -> None:
+def test_curl_is_a_client(lake: ReceivingLake, client: Client, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl.gz"
     file.write_bytes(gzip.compress(lines(some(40_000))))
     command = ["curl", "-sS", "--data-binary", f"@{file}", "-H", f"Authorization: Bearer {client.token}"]
@@ -106,47 +107,47 @@ def test_curl_is_a_client(bench: Bench, client: Client, tmp_path: Path) -> None:
         said, _, status = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rpartition(" ")
         told = json.loads(said)
         assert (status, told["rows"], told["repeat"]) == ("202", 40_000, repeat)
-    assert len(bench.rows()) == 40_000
+    assert len(lake.rows()) == 40_000
 
 
 # --- repeats ---
 
 
-def test_the_same_key_and_body_get_the_stored_answer_and_no_new_rows(bench: Bench, client: Client) -> None:
+def test_the_same_key_and_body_get_the_stored_answer_and_no_new_rows(lake: ReceivingLake, client: Client) -> None:
     first = _said(client.send(some(3), "k"), 202, Answer.ACCEPTED)
     again = _said(client.send(some(3), "k"), 202, Answer.ACCEPTED)
     assert again == first | {"repeat": True}
-    assert len(bench.files()) == len(bench.recorded()) == 1
+    assert len(lake.files()) == len(lake.recorded()) == 1
 
 
-def test_a_repeat_that_fits_no_more_is_answered_as_it_was(bench: Bench) -> None:
+def test_a_repeat_that_fits_no_more_is_answered_as_it_was(lake: ReceivingLake) -> None:
     """The table lost a column since: whoever repeats a body because its answer was lost must not be told 400."""
 
     def unfit(*_: Any) -> Any:
         raise BadRow(1, "there is no such column")
 
-    client = bench.serve()
+    client = lake.serve()
     first = _said(client.send(some(3), "k"), 202, Answer.ACCEPTED)
-    later = bench.serve(read_lines=unfit)
+    later = lake.serve(read_lines=unfit)
     assert _said(later.send(some(3), "k"), 202, Answer.ACCEPTED) == first | {"repeat": True}
     _said(later.send(some(4), "k"), 422, Answer.OTHER_BODY)
     _said(later.send(some(3), "new"), 400, Answer.BAD_BODY)
 
 
-def test_the_same_key_with_another_body_is_refused_with_the_stored_digest(bench: Bench, client: Client) -> None:
+def test_the_same_key_with_another_body_is_refused_with_the_stored_digest(lake: ReceivingLake, client: Client) -> None:
     first = _said(client.send(some(3), "k"), 202, Answer.ACCEPTED)
     other = _said(client.send(some(4), "k"), 422, Answer.OTHER_BODY)
-    assert other["digest"] == first["digest"] and bench.rows() == some(3)
+    assert other["digest"] == first["digest"] and lake.rows() == some(3)
 
 
-def test_a_key_is_the_tokens_own(bench: Bench, client: Client) -> None:
+def test_a_key_is_the_tokens_own(lake: ReceivingLake, client: Client) -> None:
     _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
-    second = replace(client, token=bench.add_token("second"))
+    second = replace(client, token=lake.add_token("second"))
     assert _said(second.send(some(1, 2), "k"), 202, Answer.ACCEPTED)["repeat"] is False
-    assert bench.rows() == some(2)
+    assert lake.rows() == some(2)
 
 
-def test_a_range_is_new_a_repeat_or_a_conflict(bench: Bench, client: Client) -> None:
+def test_a_range_is_new_a_repeat_or_a_conflict(lake: ReceivingLake, client: Client) -> None:
     first = _said(client.send(some(5), rows=span(1, 5)), 202, Answer.ACCEPTED)
     _said(client.send(some(5, 6), rows=span(6, 10)), 202, Answer.ACCEPTED)
     assert _said(client.send(some(5), rows=span(1, 5)), 202, Answer.ACCEPTED) == first | {"repeat": True}
@@ -156,14 +157,14 @@ def test_a_range_is_new_a_repeat_or_a_conflict(bench: Bench, client: Client) -> 
     assert (parent["repeat"], parent["held"]) == (True, [[1, 10]])
     conflict = _said(client.send(some(6, 8), rows=span(8, 13)), 409, Answer.CONFLICT)
     assert conflict["held"] == [[6, 10]]
-    assert bench.rows() == some(10) and len(bench.files()) == 2
+    assert lake.rows() == some(10) and len(lake.files()) == 2
 
 
-def test_ranges_of_two_lakes_do_not_meet(bench: Bench, client: Client) -> None:
+def test_ranges_of_two_lakes_do_not_meet(lake: ReceivingLake, client: Client) -> None:
     own = {"dataset": LANE.dataset, "instance": LANE.instance, "table_uuid": "u", "generation": 1}
-    for lake in ("lake-a", "lake-ü"):
-        _said(client.ask("claim", lake=lake, **own), 200, Answer.ACCEPTED)
-        headers = forward_protocol.identity_headers(RangeIdentity(replace(LANE, lake=lake), span(1, 2)))
+    for sender in ("lake-a", "lake-ü"):
+        _said(client.ask("claim", lake=sender, **own), 200, Answer.ACCEPTED)
+        headers = forward_protocol.identity_headers(RangeIdentity(replace(LANE, lake=sender), span(1, 2)))
         sent = client.headers() | headers
         raw = [(name.encode(), value.encode()) for name, value in sent.items()]
         answer = client.http.post(client.url, content=lines(numbered(some(2), span(1, 2))), headers=raw)
@@ -174,16 +175,16 @@ def test_ranges_of_two_lakes_do_not_meet(bench: Bench, client: Client) -> None:
     assert [r[:3] for r in held.json()["lanes"][0]["ranges"]] == [[1, 2, 2]]
 
 
-def test_a_key_that_is_being_taken_in_is_told_so(bench: Bench) -> None:
+def test_a_key_that_is_being_taken_in_is_told_so(lake: ReceivingLake) -> None:
     reading, go_on = threading.Event(), threading.Event()
-    parts = bench.parts()
+    parts = lake.parts()
 
     def slowly(*arguments: Any) -> Any:
         reading.set()
         assert go_on.wait(60)
         return parts.read_lines(*arguments)
 
-    client = bench.serve(read_lines=slowly)
+    client = lake.serve(read_lines=slowly)
     found: list[httpx.Response] = []
     first = threading.Thread(target=lambda: found.append(client.send(some(2), "k")))
     first.start()
@@ -195,33 +196,35 @@ def test_a_key_that_is_being_taken_in_is_told_so(bench: Bench) -> None:
     first.join()
     _said(found[0], 202, Answer.ACCEPTED)
     assert _said(client.send(some(2), "k"), 202, Answer.ACCEPTED)["repeat"]
-    assert bench.rows() == some(2)
+    assert lake.rows() == some(2)
 
 
 # --- who asks ---
 
 
-def test_without_a_good_token_nothing_is_told(bench: Bench, client: Client) -> None:
+def test_without_a_good_token_nothing_is_told(lake: ReceivingLake, client: Client) -> None:
     answer = client.http.post(client.url, content=lines(some(1)), headers={forward_protocol.KEY: "k"})
     assert _said(answer, 401, Answer.NO_TOKEN) and "Bearer" in answer.headers["WWW-Authenticate"]
     for header in ("Bearer wrong", "Bearer", f"Basic {client.token}", client.token, "Bearer " + "x" * 5000):
         _said(client.send(some(1), "k", Authorization=header), 401, Answer.NO_TOKEN)
     nowhere = client.url.replace("events", "elsewhere")
     _said(client.send(some(1), "k", url=nowhere, Authorization="Bearer wrong"), 401, Answer.NO_TOKEN)
-    assert bench.recorded() == [] and bench.files() == []
+    assert lake.recorded() == [] and lake.files() == []
 
 
-def test_a_revoked_token_is_refused_from_the_next_request_on(bench: Bench, client: Client) -> None:
+def test_a_revoked_token_is_refused_from_the_next_request_on(lake: ReceivingLake, client: Client) -> None:
     _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         assert tokens.revoke(connection, "first")
     _said(client.send(some(1), "k"), 401, Answer.NO_TOKEN)
     _said(client.ask("claimed", lake="a", dataset="d"), 401, Answer.NO_TOKEN)
 
 
 @pytest.mark.parametrize(("role", "status"), [("read", 403), ("replicate", 403), ("write", 202), ("admin", 202)])
-def test_only_a_token_that_may_write_sends_rows_and_asks(bench: Bench, client: Client, role: str, status: int) -> None:
-    with bench.ledger.write() as connection:
+def test_only_a_token_that_may_write_sends_rows_and_asks(
+    lake: ReceivingLake, client: Client, role: str, status: int
+) -> None:
+    with lake.ledger.write() as connection:
         _, secret = tokens.create(connection, f"a {role}", None, role=Role(role))
     own = replace(client, token=secret)
     answer = own.send(some(1), "k")
@@ -229,33 +232,33 @@ def test_only_a_token_that_may_write_sends_rows_and_asks(bench: Bench, client: C
     asked = own.ask("claimed", lake="a", dataset="d").status_code
     assert (asked == 403) == (status == 403)
     if status == 403:
-        assert role in _said(answer, 403, Answer.NOT_ALLOWED)["why"] and bench.recorded() == []
+        assert role in _said(answer, 403, Answer.NOT_ALLOWED)["why"] and lake.recorded() == []
 
 
-def test_an_expired_token_is_refused(bench: Bench, client: Client) -> None:
-    with bench.ledger.write() as connection:
+def test_an_expired_token_is_refused(lake: ReceivingLake, client: Client) -> None:
+    with lake.ledger.write() as connection:
         _, secret = tokens.create(connection, "short", None, expires_in=timedelta(microseconds=1))
     _said(replace(client, token=secret).send(some(1), "k"), 401, Answer.NO_TOKEN)
-    assert bench.recorded() == []
+    assert lake.recorded() == []
 
 
-def test_a_token_is_for_its_datasets_only(bench: Bench, client: Client) -> None:
-    with bench.ledger.write() as connection:
+def test_a_token_is_for_its_datasets_only(lake: ReceivingLake, client: Client) -> None:
+    with lake.ledger.write() as connection:
         datasets.add(connection, name="default.other", table_uuid="uuid-of-other")
-    own = replace(client, token=bench.add_token("narrow", ["default.other"]))
+    own = replace(client, token=lake.add_token("narrow", ["default.other"]))
     _said(own.send(some(1), "k"), 403, Answer.NOT_ALLOWED)
     _said(own.send(some(1), "k", url=own.url.replace("events", "default.nowhere")), 403, Answer.NOT_ALLOWED)
-    bench.columns["default.other"] = bench.columns["default.events"]
+    lake.columns["default.other"] = lake.columns["default.events"]
     _said(own.send(some(1), "k", url=own.url.replace("events", "default.other")), 202, Answer.ACCEPTED)
 
 
-def test_a_dataset_that_is_not_there_is_told(bench: Bench, client: Client) -> None:
+def test_a_dataset_that_is_not_there_is_told(lake: ReceivingLake, client: Client) -> None:
     for name in ("nowhere", "a.b.c", "%2e%2e", "..", "ü", "a..b"):
         answer = client.send(some(1), "k", url=f"{client.base}/v1/datasets/{name}/rows")
         assert answer.status_code == 404 and answer.headers[forward_protocol.RECEIVER] == forward_protocol.VERSION
     _said(client.send(some(1), "k", url=client.url.replace("events", "nowhere")), 404, Answer.NO_DATASET)
-    with bench.ledger.write() as connection:
-        datasets.mark_dropped(connection, bench.dataset.id)
+    with lake.ledger.write() as connection:
+        datasets.mark_dropped(connection, lake.dataset.id)
     _said(client.send(some(1), "k"), 404, Answer.NO_DATASET)
 
 
@@ -276,11 +279,11 @@ def test_a_dataset_that_is_not_there_is_told(bench: Bench, client: Client) -> No
     ],
 )
 def test_a_bad_body_is_refused_whole_with_its_first_bad_line(
-    bench: Bench, client: Client, body: bytes, line: int, why: str
+    lake: ReceivingLake, client: Client, body: bytes, line: int, why: str
 ) -> None:
     told = _said(client.send(body, "k"), 400, Answer.BAD_BODY)
     assert told["line"] == line and why in told["why"]
-    assert bench.recorded() == [] and bench.files() == []
+    assert lake.recorded() == [] and lake.files() == []
     _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
 
 
@@ -291,11 +294,11 @@ def test_the_bad_line_of_many_is_found(client: Client) -> None:
     assert _said(client.send(rows, "k"), 400, Answer.BAD_BODY)["line"] == 13_457
 
 
-def test_a_damaged_body_is_told_from_a_bad_one(bench: Bench, client: Client) -> None:
+def test_a_damaged_body_is_told_from_a_bad_one(lake: ReceivingLake, client: Client) -> None:
     body = lines(some(2))
     wrong = forward_protocol.content_digest(body[:-1])
     _said(client.send(body, "k", Content_Digest=wrong), 400, Answer.BAD_DIGEST)
-    assert bench.recorded() == []
+    assert lake.recorded() == []
     _said(client.send(body, "k", Content_Digest=forward_protocol.content_digest(body)), 202, Answer.ACCEPTED)
     _said(client.send(body, "k2", Content_Digest="unixsum=30637"), 202, Answer.ACCEPTED)
 
@@ -311,10 +314,12 @@ def test_a_damaged_body_is_told_from_a_bad_one(bench: Bench, client: Client) -> 
         forward_protocol.identity_headers(RangeIdentity(LANE, span(1, 2))) | {forward_protocol.GENERATION: "0"},
     ],
 )
-def test_headers_that_make_no_sense_are_a_bad_request(bench: Bench, client: Client, headers: dict[str, str]) -> None:
+def test_headers_that_make_no_sense_are_a_bad_request(
+    lake: ReceivingLake, client: Client, headers: dict[str, str]
+) -> None:
     answer = client.http.post(client.url, content=lines(some(2)), headers=client.headers() | headers)
     _said(answer, 400, Answer.BAD_REQUEST)
-    assert bench.recorded() == []
+    assert lake.recorded() == []
 
 
 def test_types_and_encodings_that_are_not_known_are_told(client: Client) -> None:
@@ -341,7 +346,7 @@ def test_other_paths_and_methods_are_answered_in_the_same_form(client: Client) -
 
 @pytest.mark.parametrize("settings", [{"receive": {"requests_at_once_max": 1, "retry_after_seconds": 7}}])
 def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    lake: ReceivingLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, read = threading.Event(), RequestHandler.read
 
@@ -350,7 +355,7 @@ def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(
         return await read(self, request, limit)
 
     monkeypatch.setattr(RequestHandler, "read", noticed)
-    client = bench.serve()
+    client = lake.serve()
     with client.raw() as held:
         head = "".join(f"{n}: {v}\r\n" for n, v in client.headers("slow").items())
         held.sendall(f"POST /v1/datasets/events/rows HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n{head}\r\n".encode())
@@ -369,27 +374,27 @@ def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(
         {"receive": {"spool_dataset_bytes_max": 5_000, "spool_reserve_bytes": 0}},
     ],
 )
-def test_a_dataset_that_is_stuck_does_not_shut_out_the_others(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
+def test_a_dataset_that_is_stuck_does_not_shut_out_the_others(lake: ReceivingLake) -> None:
+    with lake.ledger.write() as connection:
         datasets.add(connection, name="default.other", table_uuid="uuid-of-other")
-    bench.columns["default.other"] = bench.columns["default.events"]
-    client = bench.serve()
-    eventually(lambda: client.send(some(2000), f"k{len(bench.recorded())}").status_code == 429)
-    with bench.ledger.write() as connection:
-        datasets.mark_dropped(connection, bench.dataset.id)
-    for receiver in (client, bench.serve()):
+    lake.columns["default.other"] = lake.columns["default.events"]
+    client = lake.serve()
+    eventually(lambda: client.send(some(2000), f"k{len(lake.recorded())}").status_code == 429)
+    with lake.ledger.write() as connection:
+        datasets.mark_dropped(connection, lake.dataset.id)
+    for receiver in (client, lake.serve()):
         answer = receiver.send(some(1), "k", url=client.url.replace("events", "other"))
         _said(answer, 202, Answer.ACCEPTED)
 
 
 @pytest.mark.parametrize("settings", [{"receive": {"spool_bytes_max": 1, "spool_reserve_bytes": 0}}])
-def test_more_rows_than_may_wait_are_asked_to_come_again(bench: Bench) -> None:
-    client = bench.serve()
+def test_more_rows_than_may_wait_are_asked_to_come_again(lake: ReceivingLake) -> None:
+    client = lake.serve()
     _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
     answer = client.send(some(1), "k2")
     _said(answer, 429, Answer.BUSY)
     assert answer.headers["Retry-After"]
-    _said(bench.serve().send(some(1), "k2"), 429, Answer.BUSY)
+    _said(lake.serve().send(some(1), "k2"), 429, Answer.BUSY)
 
 
 # --- things that fail ---
@@ -397,27 +402,27 @@ def test_more_rows_than_may_wait_are_asked_to_come_again(bench: Bench) -> None:
 
 @pytest.mark.parametrize("point", ["receive.before_spool", "receive.after_spool", "receive.before_commit"])
 def test_what_fails_before_the_commit_is_never_acknowledged(
-    bench: Bench, client: Client, armed: Callable[[str], None], point: str
+    lake: ReceivingLake, client: Client, armed: Callable[[str], None], point: str
 ) -> None:
     armed(f"{point}=fail")
     answer = client.send(some(2), "k")
     _said(answer, 503, Answer.BUSY)
-    assert answer.headers["Retry-After"] and bench.recorded() == []
+    assert answer.headers["Retry-After"] and lake.recorded() == []
     assert _said(client.send(some(2), "k"), 202, Answer.ACCEPTED)["repeat"] is False
-    assert bench.rows() == some(2)
+    assert lake.rows() == some(2)
 
 
 def test_a_commit_whose_outcome_is_unknown_is_not_acknowledged_and_keeps_its_file(
-    bench: Bench, client: Client, armed: Callable[[str], None]
+    lake: ReceivingLake, client: Client, armed: Callable[[str], None]
 ) -> None:
     armed("receive.after_commit=fail")
     _said(client.send(some(2), "k"), 503, Answer.BUSY)
     again = _said(client.send(some(2), "k"), 202, Answer.ACCEPTED)
-    assert again["repeat"] and bench.rows() == some(2)
+    assert again["repeat"] and lake.rows() == some(2)
 
 
 def test_a_ledger_that_is_away_is_503_for_everyone_in_the_group_and_nothing_is_told_of_it(
-    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+    lake: ReceivingLake, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> Any:
         raise StorageError("cannot reach /secret/place with password hunter2")
@@ -427,14 +432,16 @@ def test_a_ledger_that_is_away_is_503_for_everyone_in_the_group_and_nothing_is_t
     for answer in answers:
         _said(answer, 503, Answer.BUSY)
         assert "secret" not in answer.text and "hunter2" not in answer.text
-    assert len(bench.files()) == 3
+    assert len(lake.files()) == 3
     monkeypatch.undo()
     for n in range(3):
         _said(client.send(some(1, n), f"k{n}"), 202, Answer.ACCEPTED)
 
 
-def test_a_warehouse_that_is_away_is_503_and_no_folder_is_made_in_its_place(bench: Bench, client: Client) -> None:
-    folder = bench.config.warehouse_folder
+def test_a_warehouse_that_is_away_is_503_and_no_folder_is_made_in_its_place(
+    lake: ReceivingLake, client: Client
+) -> None:
+    folder = lake.config.warehouse_folder
     assert folder is not None
     folder.rename(folder.with_name("away"))
     answer = client.send(some(1), "k")
@@ -444,11 +451,11 @@ def test_a_warehouse_that_is_away_is_503_and_no_folder_is_made_in_its_place(benc
     _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
 
 
-def test_what_nobody_foresaw_is_an_answer_without_a_trace(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_foresaw_is_an_answer_without_a_trace(lake: ReceivingLake, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("/secret/place")
 
-    client = bench.serve(read_lines=broken)
+    client = lake.serve(read_lines=broken)
     answer = client.send(some(1), "k")
     _said(answer, 503, Answer.BUSY)
     assert "secret" not in answer.text
@@ -461,20 +468,22 @@ def test_what_nobody_foresaw_is_an_answer_without_a_trace(bench: Bench, monkeypa
 # --- the table changes ---
 
 
-def test_a_column_that_was_just_added_is_not_refused_by_what_was_read_before(bench: Bench, client: Client) -> None:
+def test_a_column_that_was_just_added_is_not_refused_by_what_was_read_before(
+    lake: ReceivingLake, client: Client
+) -> None:
     _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
     more = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
-    bench.columns["default.events"] = parse_columns([*more, {"name": "new", "type": "int"}])
+    lake.columns["default.events"] = parse_columns([*more, {"name": "new", "type": "int"}])
     _said(client.send([{"id": 2, "new": 5}], "k2"), 202, Answer.ACCEPTED)
-    assert bench.rows()[1:] == [{"id": 2, "text": None, "new": 5}]
+    assert lake.rows()[1:] == [{"id": 2, "text": None, "new": 5}]
 
 
 def test_a_column_that_became_required_is_seen_soon(
-    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+    lake: ReceivingLake, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caches, "READ_AGAIN_SECONDS", 0.0)
     _said(client.send([{"id": 1}], "k"), 202, Answer.ACCEPTED)
-    bench.columns["default.events"] = [replace(c, required=True) for c in bench.columns["default.events"]]
+    lake.columns["default.events"] = [replace(c, required=True) for c in lake.columns["default.events"]]
     _said(client.send([{"id": 1}], "k2"), 400, Answer.BAD_BODY)
 
 
@@ -512,9 +521,9 @@ def test_an_old_leader_brings_no_new_rows_after_a_later_one_has_claimed(client: 
     _said(client.send(some(2), rows=span(3, 4), **new), 202, Answer.ACCEPTED)
 
 
-def test_a_lane_belongs_to_the_token_that_claimed_it(bench: Bench, client: Client) -> None:
+def test_a_lane_belongs_to_the_token_that_claimed_it(lake: ReceivingLake, client: Client) -> None:
     """One that is allowed for the dataset could make every later body of the real sender a repeat."""
-    other = replace(client, token=bench.add_token("other"))
+    other = replace(client, token=lake.add_token("other"))
     everything = span(1, 2**63 - 1)
     _said(other.send(some(1), rows=everything), 403, Answer.NOT_ALLOWED)
     own = {"lake": LANE.lake, "dataset": LANE.dataset}
@@ -526,30 +535,30 @@ def test_a_lane_belongs_to_the_token_that_claimed_it(bench: Bench, client: Clien
         ("inspect", sender | {"partition": "", "lo": 1, "hi": 2}),
     ):
         _said(other.ask(what, **question), 403, Answer.NOT_ALLOWED)
-    assert bench.recorded() == [] and bench.files() == []
+    assert lake.recorded() == [] and lake.files() == []
     assert _said(client.send(some(3), rows=span(1, 3)), 202, Answer.ACCEPTED)["repeat"] is False
     _said(other.send(some(3), rows=span(1, 3)), 403, Answer.NOT_ALLOWED)
     assert client.ask("claimed", **own).json()["generation"] == 1
 
 
-def test_a_token_that_replaces_another_owns_its_lanes_and_keys(bench: Bench, client: Client) -> None:
+def test_a_token_that_replaces_another_owns_its_lanes_and_keys(lake: ReceivingLake, client: Client) -> None:
     _said(client.send(some(3), rows=span(1, 3)), 202, Answer.ACCEPTED)
     _said(client.send(some(2, 4), "k"), 202, Answer.ACCEPTED)
-    new = replace(client, token=bench.add_token("second", replaces="first"))
+    new = replace(client, token=lake.add_token("second", replaces="first"))
     assert _said(new.send(some(3), rows=span(1, 3)), 202, Answer.ACCEPTED)["repeat"]
     assert _said(new.send(some(2, 4), "k"), 202, Answer.ACCEPTED)["repeat"]
     assert _said(client.send(some(1, 6), rows=span(4, 4)), 202, Answer.ACCEPTED)["repeat"] is False
-    with bench.ledger.write() as connection:
+    with lake.ledger.write() as connection:
         assert tokens.revoke(connection, "first")
     _said(client.send(some(1, 7), rows=span(5, 5)), 401, Answer.NO_TOKEN)
-    third = replace(client, token=bench.add_token("third", replaces="second"))
+    third = replace(client, token=lake.add_token("third", replaces="second"))
     for one in (new, third):
         assert _said(one.send(some(1, 6), rows=span(4, 4)), 202, Answer.ACCEPTED)["repeat"]
     _said(third.send(some(1, 7), rows=span(5, 5)), 202, Answer.ACCEPTED)
-    assert bench.rows() == some(7)
+    assert lake.rows() == some(7)
 
 
-def test_a_generation_that_was_not_claimed_last_brings_nothing_new(bench: Bench, client: Client) -> None:
+def test_a_generation_that_was_not_claimed_last_brings_nothing_new(lake: ReceivingLake, client: Client) -> None:
     _said(client.send(some(2), rows=span(1, 2)), 202, Answer.ACCEPTED)
 
     def send(generation: int, lo: int) -> httpx.Response:
@@ -565,7 +574,7 @@ def test_a_generation_that_was_not_claimed_last_brings_nothing_new(bench: Bench,
     assert _said(send(1, 3), 409, Answer.NOT_CLAIMED)["generation"] == 2
     assert _said(send(1, 1), 202, Answer.ACCEPTED)["repeat"]
     _said(send(2, 3), 202, Answer.ACCEPTED)
-    assert bench.rows() == some(4)
+    assert lake.rows() == some(4)
 
 
 @pytest.mark.parametrize("form", [forward_protocol.JSON_LINES, forward_protocol.ARROW])
@@ -574,7 +583,7 @@ def test_a_generation_that_was_not_claimed_last_brings_nothing_new(bench: Bench,
     [([], None), ([4, 5], 1), ([5, 5], 2), ([6, 5], 2), ([5, 9], 2), ([5, 6, 9], 3), ([None, 5], 1), (None, None)],
 )
 def test_a_range_has_rows_whose_numbers_strictly_increase_inside_it(
-    bench: Bench, client: Client, form: str, numbers: list[int | None] | None, row: int | None
+    lake: ReceivingLake, client: Client, form: str, numbers: list[int | None] | None, row: int | None
 ) -> None:
     rows: list[dict[str, Any]] = some(2) if numbers is None else [
         {"_ingest_seq": number} | one for number, one in zip(numbers, some(len(numbers)), strict=True)
@@ -584,7 +593,7 @@ def test_a_range_has_rows_whose_numbers_strictly_increase_inside_it(
     body = lines(rows) if form == forward_protocol.JSON_LINES else arrow(table)
     told = _said(client.send(body, rows=span(5, 8), Content_Type=form), 400, Answer.BAD_BODY)
     assert told["line"] in (row, 1 if numbers is None else row)
-    assert bench.recorded() == [] and bench.files() == []
+    assert lake.recorded() == [] and lake.files() == []
 
 
 def test_what_is_held_is_told_by_lane_beyond_a_number(client: Client) -> None:
@@ -597,11 +606,11 @@ def test_what_is_held_is_told_by_lane_beyond_a_number(client: Client) -> None:
     assert [lane["ranges"] for lane in told] == [everything, everything[1:], []]
 
 
-def test_inspect_asks_for_the_lane_and_its_bounds(bench: Bench, client: Client) -> None:
+def test_inspect_asks_for_the_lane_and_its_bounds(lake: ReceivingLake, client: Client) -> None:
     sender = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
     told = client.ask("inspect", **sender, partition="day=1", lo=3, hi=9).json()
     assert told["ranges"][0]["lo"] == 3 and told["outcome"] == "accepted"
-    assert bench.inspected == [("default.events", replace(LANE, partition="day=1"), 3, 9)]
+    assert lake.inspected == [("default.events", replace(LANE, partition="day=1"), 3, 9)]
     _said(client.ask("inspect", **sender, partition="", lo=9, hi=3), 400, Answer.BAD_REQUEST)
 
 
@@ -620,7 +629,7 @@ def test_a_question_is_no_way_around_the_limit_of_a_body(client: Client) -> None
 
 
 def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    lake: ReceivingLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
     go_on = threading.Event()
@@ -631,8 +640,8 @@ def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(
         assert go_on.wait(60)
         return {"ranges": []}
 
-    monkeypatch.setattr(bench, "inspect", slowly)
-    client = bench.serve()
+    monkeypatch.setattr(lake, "inspect", slowly)
+    client = lake.serve()
     _said(client.ask("held", **sender, lanes=[{"partition": ""}] * 1001), 400, Answer.BAD_REQUEST)
     many = [{"partition": "x" * 1000}] * 5000
     assert _said(client.ask("held", **sender, lanes=many), 413, Answer.TOO_LARGE)["limit"] == 4 << 20

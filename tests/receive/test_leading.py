@@ -23,7 +23,7 @@ from strandline.receive.spool import open_spool
 from strandline.replicate.arbiter.arbiter import Arbiter
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.lead.lease import SiteLease
-from tests.receive.conftest import Bench, Client, some, span
+from tests.receive.conftest import Client, ReceivingLake, some, span
 
 LAKE, LEASE = "lake-under-test", 30.0
 
@@ -35,72 +35,72 @@ def busy(answer: httpx.Response, *words: str) -> None:
         assert said in answer.json()["why"]
 
 
-def replaced(bench: Bench) -> None:
-    assert bench.ledger.change(sites.supersede, term=17, by="https://b")
+def replaced(lake: ReceivingLake) -> None:
+    assert lake.ledger.change(sites.supersede, term=17, by="https://b")
 
 
-def lead_again(bench: Bench) -> None:
-    with bench.ledger.write() as connection:
+def lead_again(lake: ReceivingLake) -> None:
+    with lake.ledger.write() as connection:
         connection.exec_driver_sql(
             "UPDATE site SET role = 'leader', leader = NULL, superseded_term = NULL, superseded_by = NULL"
         )
 
 
 def test_a_leader_that_another_site_has_replaced_takes_nothing_and_names_that_site(
-    bench: Bench, client: Client
+    lake: ReceivingLake, client: Client
 ) -> None:
     assert client.send(some(1), "a").status_code == 202
-    replaced(bench)
+    replaced(lake)
     for answer in (client.send(some(1), "b"), client.send(some(1), "a"), client.send(some(3), rows=span(1, 3))):
         busy(answer, "https://b leads this lake since term 17")
     # Found out by now also where no body is recorded.
-    again = bench.serve()
+    again = lake.serve()
     busy(again.send(some(1), "c"), "https://b leads this lake since term 17")
     busy(again.ask("held", lake="lake-a", instance="sink-1", generation=1, dataset="default.events", lanes=[]))
-    assert len(bench.recorded()) == len(bench.files()) == 1, "nothing is left in the spool that could be ingested later"
+    assert len(lake.recorded()) == len(lake.files()) == 1, "nothing is left in the spool that could be ingested later"
 
 
-def test_a_receiver_of_a_follower_says_so_and_takes_rows_as_soon_as_the_site_leads(bench: Bench) -> None:
-    bench.ledger.change(sites.follow, leader="https://a", token=None, term=1)
-    client = bench.serve()
+def test_a_receiver_of_a_follower_says_so_and_takes_rows_as_soon_as_the_site_leads(lake: ReceivingLake) -> None:
+    lake.ledger.change(sites.follow, leader="https://a", token=None, term=1)
+    client = lake.serve()
     busy(client.send(some(1), "a"), "this site follows https://a,")
     stranger = Client(client.base, "sl_of_the_leader")
     busy(stranger.send(some(1), "a"), "this site follows another one,")
     stranger.http.close()
-    bench.ledger.change(sites.follow, leader="/srv/secret/place/strandline.toml", token=None, term=1)
+    lake.ledger.change(sites.follow, leader="/srv/secret/place/strandline.toml", token=None, term=1)
     busy(client.send(some(1), "a"), "this site follows another one,")
-    lead_again(bench)
+    lead_again(lake)
     assert client.send(some(1), "a").status_code == 202
 
 
 def test_a_body_that_came_before_the_site_was_replaced_is_not_recorded_after_it(
-    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+    lake: ReceivingLake, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request was checked, and its body read and spooled, while this site led."""
-    sync, spool = open_spool(bench.config).sync, type(open_spool(bench.config))
+    sync, spool = open_spool(lake.config).sync, type(open_spool(lake.config))
 
     def replaced_meanwhile(self: Any, names: Any) -> None:
         sync(names)
-        if bench.ledger.query(sites.get).leads:
-            replaced(bench)
+        if lake.ledger.query(sites.get).leads:
+            replaced(lake)
 
     monkeypatch.setattr(spool, "sync", replaced_meanwhile)
     busy(client.send(some(1), "a"), "https://b leads this lake since term 17")
-    assert bench.recorded() == [] and bench.files() == []
+    assert lake.recorded() == [] and lake.files() == []
 
 
 @dataclass
 class Led:
-    bench: Bench
+    lake: ReceivingLake
     folder: Path
     now: float = 1000.0
 
     def lease(self) -> SiteLease:
         settings = ReplicationSettings(arbiter=f"file:{self.folder}", lease_seconds=LEASE, name="a")
-        known = self.bench.config
+        known = self.lake.config
         config = LakeConfig(known.settings.model_copy(update={"replication": settings}), known.home)
         arbiter = Arbiter(FolderCell(self.folder, LAKE), LAKE, call_seconds_max=20)
-        return SiteLease(LAKE, config, self.bench.ledger, arbiter, clock=lambda: self.now)
+        return SiteLease(LAKE, config, self.lake.ledger, arbiter, clock=lambda: self.now)
 
     def cut_off(self) -> Callable[[], object]:
         """Nobody reaches the arbiter any more, until what is returned is called."""
@@ -110,13 +110,13 @@ class Led:
 
 
 def test_a_receiver_keeps_its_leases_word_and_takes_nothing_when_that_is_over(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: ReceivingLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.receive.ledger_watch.CHECK_AGAIN_SECONDS", -1)
     (tmp_path / "arbiter").mkdir()
-    led = Led(bench, tmp_path / "arbiter")
-    bench.ledger.write_right = led.lease()
-    client = bench.serve()
+    led = Led(lake, tmp_path / "arbiter")
+    lake.ledger.write_right = led.lease()
+    client = lake.serve()
     assert client.send(some(1), "a").status_code == 202, "it asks for a lease by itself"
     back = led.cut_off()
     led.now += LEASE - 1
@@ -127,15 +127,15 @@ def test_a_receiver_keeps_its_leases_word_and_takes_nothing_when_that_is_over(
     assert str(tmp_path) not in client.send(some(1), "c").text
     back()
     assert client.send(some(1), "c").status_code == 202
-    assert len(bench.recorded()) == len(bench.files()) == 3
+    assert len(lake.recorded()) == len(lake.files()) == 3
 
 
 def test_a_lease_that_ends_while_a_body_is_recorded_ends_that_too(
-    bench: Bench, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: ReceivingLake, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "arbiter").mkdir()
-    led = Led(bench, tmp_path / "arbiter")
-    bench.ledger.write_right = led.lease()
+    led = Led(lake, tmp_path / "arbiter")
+    lake.ledger.write_right = led.lease()
     assert client.send(some(1), "a").status_code == 202
     inner = received._record
 
@@ -145,28 +145,28 @@ def test_a_lease_that_ends_while_a_body_is_recorded_ends_that_too(
 
     monkeypatch.setattr(received, "_record", slow)
     busy(client.send(some(1), "b"), "cannot show that it still leads")
-    assert len(bench.recorded()) == len(bench.files()) == 1
+    assert len(lake.recorded()) == len(lake.files()) == 1
 
 
 def test_an_intake_of_a_site_that_follows_leaves_the_spool_alone_until_it_leads(
-    bench: Bench, client: Client, armed: Callable[[str], None]
+    lake: ReceivingLake, client: Client, armed: Callable[[str], None]
 ) -> None:
     """A body that was spooled and never recorded lies there from the time when the site led."""
     armed("receive.before_commit=fail")
-    assert client.send(some(1), "a").status_code == 503 and len(bench.files()) == 1
+    assert client.send(some(1), "a").status_code == 503 and len(lake.files()) == 1
     armed("")
-    bench.ledger.change(sites.follow, leader="https://a", token=None, term=1)
+    lake.ledger.change(sites.follow, leader="https://a", token=None, term=1)
 
     class NothingToSettle:
         def catch_up(self) -> None:
             pass
 
     context = IntakeContext(
-        bench.config, bench.ledger, open_spool(bench.config), cast(Any, None), cast(Any, NothingToSettle()),
-        open_receipts(bench.config), open_witness(bench.config),
+        lake.config, lake.ledger, open_spool(lake.config), cast(Any, None), cast(Any, NothingToSettle()),
+        open_receipts(lake.config), open_witness(lake.config),
     )  # fmt: skip
     intake = Intake(context)
-    assert intake.step() == [] and bench.recorded() == []
-    lead_again(bench)
+    assert intake.step() == [] and lake.recorded() == []
+    lead_again(lake)
     intake._resync_if_due()
-    assert len(bench.recorded()) == 1
+    assert len(lake.recorded()) == 1

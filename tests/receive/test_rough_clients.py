@@ -16,7 +16,8 @@ import zstandard
 
 from strandline.core import forward_protocol
 from tests.conftest import MakeHome
-from tests.receive.conftest import Bench, Client, eventually, lines, numbered, open_bench, running, some, span
+from tests.receive.conftest import Client, ReceivingLake, lines, new_lake, numbered, running, some, span
+from tests.waiting import eventually
 
 MIB = 1 << 20
 
@@ -26,7 +27,7 @@ def _head(client: Client, key: str, *more: str) -> bytes:
     return "\r\n".join(["POST /v1/datasets/events/rows HTTP/1.1", "Host: x", *own, *more, "", ""]).encode()
 
 
-def test_a_client_that_drips_is_served_and_holds_up_nobody(bench: Bench, client: Client) -> None:
+def test_a_client_that_drips_is_served_and_holds_up_nobody(lake: ReceivingLake, client: Client) -> None:
     body = lines(some(3))
     with client.raw() as slow:
         slow.sendall(_head(client, "slow", f"Content-Length: {len(body)}", "Connection: close"))
@@ -37,21 +38,21 @@ def test_a_client_that_drips_is_served_and_holds_up_nobody(bench: Bench, client:
         for byte in body[20:]:
             slow.sendall(bytes([byte]))
         assert b" 202 " in slow.recv(65_536).partition(b"\r\n")[0]
-    assert {row["id"] for row in bench.rows()} == {1, 2, 3, 100}
+    assert {row["id"] for row in lake.rows()} == {1, 2, 3, 100}
 
 
 @pytest.mark.parametrize("settings", [{"receive": {"body_seconds_max": 0.3, "requests_at_once_max": 1}}])
-def test_a_client_that_is_too_slow_gives_its_place_back(bench: Bench) -> None:
-    client = bench.serve()
+def test_a_client_that_is_too_slow_gives_its_place_back(lake: ReceivingLake) -> None:
+    client = lake.serve()
     with client.raw() as slow:
         slow.sendall(_head(client, "slow", "Content-Length: 1000"))
         assert b" 408 " in slow.recv(65_536).partition(b"\r\n")[0]
         eventually(lambda: client.send(some(1), "k").status_code == 202)
-    assert len(bench.recorded()) == 1
+    assert len(lake.recorded()) == 1
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-def test_a_body_that_is_cut_leaves_nothing_behind(bench: Bench, client: Client, framing: str) -> None:
+def test_a_body_that_is_cut_leaves_nothing_behind(lake: ReceivingLake, client: Client, framing: str) -> None:
     body = lines(some(3))
     with client.raw() as cut:
         if framing == "length":
@@ -61,13 +62,13 @@ def test_a_body_that_is_cut_leaves_nothing_behind(bench: Bench, client: Client, 
         time.sleep(0.1)
     # Its key is free again as soon as the receiver has seen the end, and only the whole body is taken.
     eventually(lambda: client.send(some(3), "k").status_code == 202)
-    [only] = bench.recorded()
-    assert only.rows == 3 and len(bench.files()) == 1
+    [only] = lake.recorded()
+    assert only.rows == 3 and len(lake.files()) == 1
 
 
 @pytest.mark.parametrize("settings", [{"receive": {"body_bytes_max": 100_000}}])
-def test_a_body_is_counted_whatever_its_length_claims(bench: Bench) -> None:
-    client = bench.serve()
+def test_a_body_is_counted_whatever_its_length_claims(lake: ReceivingLake) -> None:
+    client = lake.serve()
     body = lines(some(10_000))
     assert len(body) > 200_000
     said = client.send(body, "k")
@@ -79,12 +80,12 @@ def test_a_body_is_counted_whatever_its_length_claims(bench: Bench) -> None:
 
     told = client.http.post(client.url, content=endless(), headers=client.headers("k"))
     assert (told.status_code, told.json()["outcome"]) == (413, "too_large")
-    assert bench.recorded() == [] and client.send(some(1), "k").status_code == 202
+    assert lake.recorded() == [] and client.send(some(1), "k").status_code == 202
 
 
 @pytest.mark.parametrize("settings", [{"receive": {"rows_bytes_max": 8 * MIB}}])
-def test_a_bomb_is_refused_and_the_receiver_stays_small(bench: Bench) -> None:
-    client = bench.serve()
+def test_a_bomb_is_refused_and_the_receiver_stays_small(lake: ReceivingLake) -> None:
+    client = lake.serve()
     client.send(some(1), "warm")
     packer = zstandard.ZstdCompressor().compressobj()
     bomb = b"".join([*(packer.compress(bytes(8 * MIB)) for _ in range(512)), packer.flush()])
@@ -98,10 +99,10 @@ def test_a_bomb_is_refused_and_the_receiver_stays_small(bench: Bench) -> None:
     # It is one line, and no line is so long: that is seen before all of it is unpacked.
     assert {(s.result().status_code, s.result().json()["limit"]) for s in sent} == {(413, 8 * MIB // 3)}
     assert highest - before < 256 * MIB
-    assert len(bench.recorded()) == 1
+    assert len(lake.recorded()) == 1
 
 
-def test_requests_that_come_twice_and_in_any_order_leave_each_row_once(bench: Bench, client: Client) -> None:
+def test_requests_that_come_twice_and_in_any_order_leave_each_row_once(lake: ReceivingLake, client: Client) -> None:
     chunks = [(n, n + 9) for n in range(1, 301, 10)]
     sent = chunks * 3 + [(lo, lo + 4) for lo, _ in chunks] + [(1, 300)]
     late = sent.pop()
@@ -113,12 +114,12 @@ def test_requests_that_come_twice_and_in_any_order_leave_each_row_once(bench: Be
         if client.send(some(hi - lo + 1, lo), rows=span(lo, hi)).status_code == 409:
             assert client.send(some(5, lo + 5), rows=span(lo + 5, hi)).status_code == 202
     assert client.send(some(300), rows=span(*late)).json()["repeat"]
-    assert sorted(row["id"] for row in bench.rows()) == list(range(1, 301))
-    assert len(bench.files()) == len(bench.recorded())
+    assert sorted(row["id"] for row in lake.rows()) == list(range(1, 301))
+    assert len(lake.files()) == len(lake.recorded())
 
 
-def test_the_receiver_ends_only_when_what_it_took_is_recorded(bench: Bench) -> None:
-    parts = bench.parts()
+def test_the_receiver_ends_only_when_what_it_took_is_recorded(lake: ReceivingLake) -> None:
+    parts = lake.parts()
     reading = threading.Event()
 
     def slowly(*arguments: Any) -> Any:
@@ -127,13 +128,13 @@ def test_the_receiver_ends_only_when_what_it_took_is_recorded(bench: Bench) -> N
         return parts.read_lines(*arguments)
 
     answers: list[httpx.Response] = []
-    with running(bench.parts(read_lines=slowly)) as base:
-        client = Client(base, bench.token)
+    with running(lake.parts(read_lines=slowly)) as base:
+        client = Client(base, lake.token)
         sending = threading.Thread(target=lambda: answers.append(client.send(some(2), "k")))
         sending.start()
         assert reading.wait(60)
     sending.join()
-    assert answers[0].status_code == 202 and bench.rows() == some(2)
+    assert answers[0].status_code == 202 and lake.rows() == some(2)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -141,14 +142,16 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path, make_home: MakeHome) 
     settings = {"receive": {"requests_at_once_max": 64}}
     if request.param == "postgres":
         settings["ledger"] = {"url": request.getfixturevalue("postgres_database")}  # type: ignore[dict-item]
-    made = open_bench(make_home(tmp_path, settings))
+    made = new_lake(make_home(tmp_path, settings))
     with made.stack:
         yield made
     made.ledger.close()
 
 
 @pytest.mark.parametrize("identity", ["key", "range", "overlapping ranges"])
-def test_two_receivers_with_the_same_identity_at_the_same_moment_take_it_once(shared: Bench, identity: str) -> None:
+def test_two_receivers_with_the_same_identity_at_the_same_moment_take_it_once(
+    shared: ReceivingLake, identity: str
+) -> None:
     receivers = [shared.serve(), shared.serve()]
     rounds, at_once = 12, 4
     together = threading.Barrier(at_once)
@@ -175,7 +178,7 @@ def test_two_receivers_with_the_same_identity_at_the_same_moment_take_it_once(sh
     eventually(lambda: len(shared.files()) == rounds)
 
 
-def test_no_header_of_a_client_can_break_a_group(shared: Bench) -> None:
+def test_no_header_of_a_client_can_break_a_group(shared: ReceivingLake) -> None:
     client = shared.serve()
     for key in ("ü", "'; DROP TABLE received; --", "a b", "%00", "k" * 255):
         raw: list[tuple[bytes, bytes]] = [(n.encode(), v.encode()) for n, v in client.headers().items()]
@@ -202,7 +205,7 @@ def test_a_name_that_no_ledger_keeps_is_refused_at_the_door(client: Client, head
     assert answer.status_code == 400 and header in answer.json()["why"]
 
 
-def test_no_question_and_no_path_carries_what_a_ledger_cannot_keep(client: Client, bench: Bench) -> None:
+def test_no_question_and_no_path_carries_what_a_ledger_cannot_keep(client: Client, lake: ReceivingLake) -> None:
     sender = {"lake": "l", "instance": "i", "generation": 1, "dataset": "d"}
     for name in ("a\0b", "x" * 513, "ü" * 257):
         assert client.ask("claimed", lake=name, dataset="d").status_code == 400

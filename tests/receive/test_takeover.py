@@ -19,40 +19,40 @@ from strandline.ledger.witness import open_witness
 from strandline.replicate.follow.fetch_bodies import take_bodies
 from strandline.replicate.source import LeaderSource
 from tests.conftest import MakeHome
-from tests.ledger.conftest import Bench as Blocks
+from tests.ledger.conftest import LakeState
 from tests.ledger.test_following import offer, record, segment, take
-from tests.receive.conftest import LANE, Bench, Client, open_bench, some, span
+from tests.receive.conftest import LANE, Client, ReceivingLake, new_lake, some, span
 
 
 @dataclass
 class Leader:
     """A source as a follower has it."""
 
-    bench: Bench
+    lake: ReceivingLake
 
     def bodies(self, dataset: DatasetUuid, batch_id: str) -> AnnouncedBatch | None:
-        return self.bench.ledger.query(announced_bodies.read, self.bench.dataset.id, batch_id)
+        return self.lake.ledger.query(announced_bodies.read, self.lake.dataset.id, batch_id)
 
 
-def blocks_of(bench: Bench) -> Blocks:
-    return Blocks(bench.config, bench.ledger, open_witness(bench.config), bench.dataset)
+def blocks_of(lake: ReceivingLake) -> LakeState:
+    return LakeState(lake.config, lake.ledger, open_witness(lake.config), lake.dataset)
 
 
-def ingest(bench: Bench) -> AnnouncedBatch:
+def ingest(lake: ReceivingLake) -> AnnouncedBatch:
     """What waits is in the table, as far as the ledger knows."""
-    batch = batches.form(bench.ledger, bench.dataset.id, rows_max=1000, older_than=utc_now())
+    batch = batches.form(lake.ledger, lake.dataset.id, rows_max=1000, older_than=utc_now())
     assert batch is not None
-    own = blocks_of(bench)
+    own = blocks_of(lake)
     published = own.publish(own.reserve(batch.batch_id, batch.rows))
-    batches.settle(bench.ledger, batch, published.head.rows)
-    told = Leader(bench).bodies(DatasetUuid(bench.dataset.uuid), batch.batch_id)
+    batches.settle(lake.ledger, batch, published.head.rows)
+    told = Leader(lake).bodies(DatasetUuid(lake.dataset.uuid), batch.batch_id)
     assert told is not None
     return told
 
 
 @pytest.fixture
-def follower(tmp_path: Path, make_home: MakeHome) -> Iterator[Bench]:
-    made = open_bench(make_home(tmp_path / "follower", {}))
+def follower(tmp_path: Path, make_home: MakeHome) -> Iterator[ReceivingLake]:
+    made = new_lake(make_home(tmp_path / "follower", {}))
     with made.ledger.write() as connection:
         connection.exec_driver_sql("DELETE FROM source")
         connection.exec_driver_sql("DELETE FROM api_token")
@@ -64,15 +64,15 @@ def follower(tmp_path: Path, make_home: MakeHome) -> Iterator[Bench]:
 
 
 def test_a_repeat_gets_the_stored_answer_at_the_site_that_takes_over_and_what_was_given_up_is_new(
-    bench: Bench, client: Client, follower: Bench
+    lake: ReceivingLake, client: Client, follower: ReceivingLake
 ) -> None:
     assert client.send(some(3), "in").status_code == client.send(some(3), rows=span(1, 3)).status_code == 202
-    first = ingest(bench)
+    first = ingest(lake)
     stored = [client.send(some(3), "in").json(), client.send(some(3), rows=span(1, 3)).json()]
     assert client.send(some(2, 4), "given up").status_code == client.send(some(3), rows=span(4, 6)).status_code == 202
-    second = ingest(bench)
+    second = ingest(lake)
     assert client.send(some(1, 6), "waits").status_code == 202
-    _takes_over(follower, Leader(bench), first, second)
+    _takes_over(follower, Leader(lake), first, second)
 
     served = follower.serve()
     other = Client(served.base, follower.add_token("other"))
@@ -95,7 +95,7 @@ def test_a_repeat_gets_the_stored_answer_at_the_site_that_takes_over_and_what_wa
     at_new.http.close()
 
 
-def _takes_over(follower: Bench, leader: Leader, first: AnnouncedBatch, second: AnnouncedBatch) -> None:
+def _takes_over(follower: ReceivingLake, leader: Leader, first: AnnouncedBatch, second: AnnouncedBatch) -> None:
     """The first batch is applied; of the second the bodies are recorded, and its rows did not come."""
     own = blocks_of(follower)
     items = [segment(b.numbers.lo, b.numbers.hi, batch_id=b.receipt.batch_id) for b in (first, second)]
@@ -107,7 +107,5 @@ def _takes_over(follower: Bench, leader: Leader, first: AnnouncedBatch, second: 
         if told is first:
             own.publish(held)
     promotion_claims.claim(follower.ledger, 17, of=promotion_claims.begin(follower.ledger, 1))
-    led = promotions.lead(
-        follower.ledger, own.witness, 17, prepared=(), lost=(), fenced={}
-    )
+    led = promotions.lead(follower.ledger, own.witness, 17, prepared=(), lost=(), fenced={})
     assert [g.batch_id for g in led.given_up] == [second.receipt.batch_id] and led.receivers_on_hold == {}

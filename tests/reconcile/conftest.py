@@ -83,7 +83,7 @@ class SomeLake:
         return LedgerContext(**(given | values))
 
     def surveyor(self, **options: Any) -> LakeSurveyor:
-        return LakeSurveyor(self.config, lambda: self.catalog, LocalStore().find_file, **options)
+        return LakeSurveyor(self.config, self, LocalStore().find_file, **options)
 
     def survey(self, context: LedgerContext | None = None, **options: Any) -> Survey:
         return self.surveyor(**options).survey(context or self.context(), Watching())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote_plus, urlsplit
@@ -19,6 +17,7 @@ from strandline.reconcile.storage import object_inventory
 from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
 from strandline.storage.s3_listing import ListedBucket
 from strandline.storage.s3_settings import S3Settings
+from tests import loopback
 from tests.servers import S3
 
 ODD = ("a b", "100%", "x%41y", "x%2Fy", "p+q", "ü", "n\nl", "tab\there", "&<>\"'", "k=v", "~-_.*()!")
@@ -87,7 +86,7 @@ class Store:
 
 @contextmanager
 def serving(store: Store) -> Iterator[ListedBucket]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(loopback.Handler):
         def do_GET(self) -> None:
             store.asked += 1
             asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
@@ -101,14 +100,8 @@ def serving(store: Store) -> Iterator[ListedBucket]:
             except OSError:
                 pass  # Nobody waits for it any more.
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield ListedBucket("b", S3Settings(f"http://127.0.0.1:{server.server_port}", "us-east-1", "k", "s"))
-        server.shutdown()
+    with loopback.serving(Handler) as port:
+        yield ListedBucket("b", S3Settings(f"http://127.0.0.1:{port}", "us-east-1", "k", "s"))
 
 
 ODD_KEYS = ["wh/t/data//a", "wh/t//data/b", "wh/t/data/./c", "wh/t/../d", "wh/t/data/e\nf", "wh//g", "wh/\x01/h"]
@@ -161,7 +154,7 @@ def test_a_prefix_that_takes_too_long_is_given_up_between_two_pages() -> None:
         assert len(listing) < 100
 
 
-def trickle(handler: BaseHTTPRequestHandler) -> None:
+def trickle(handler: loopback.Handler) -> None:
     for _ in range(1000):
         handler.wfile.write(b" ")
         handler.wfile.flush()

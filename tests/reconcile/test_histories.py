@@ -22,6 +22,7 @@ from strandline.reconcile.model import Finding
 from strandline.reconcile.sweep import sweep
 from tests.campaign import scaled
 from tests.reconcile.live_files import Ended, assert_no_live_file_is_touched
+from tests.reconcile.run_reports import RunReports
 from tests.reconcile.world import HOUR_NS, Killed, World
 from tests.reconcile.world_ports import ModelCatalog, ModelStorage, ModelSurveyor
 
@@ -76,7 +77,12 @@ class ModelLoader:
         return ()
 
 
-def bench_of(ledger: Ledger, world: World) -> SweepContext:
+class NothingToPrepare:
+    def for_run(self, asked: Asked) -> None:
+        pass
+
+
+def context_of(ledger: Ledger, world: World) -> SweepContext:
     storage, catalog = ModelStorage(world), ModelCatalog(world)
     return SweepContext(
         ledger,
@@ -85,11 +91,12 @@ def bench_of(ledger: Ledger, world: World) -> SweepContext:
         catalog,
         ModelSurveyor(world, storage, catalog),
         ModelLoader(world),
+        NothingToPrepare(),
         world.root,
     )
 
 
-def work(bench: SweepContext, world: World, monkeypatch: pytest.MonkeyPatch) -> Ended:
+def work(context: SweepContext, world: World, monkeypatch: pytest.MonkeyPatch) -> Ended:
     """One run, restore or purge, in a process that may be killed. From then on it writes nothing, not even on its way
     out."""
     write, dice, unanswered = Ledger.write, world.random, world.unanswered
@@ -103,12 +110,12 @@ def work(bench: SweepContext, world: World, monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(Ledger, "write", refuse)
         try:
             match dice.choice(("act", "act", "act", "delete", "report", "restore", "purge")):
-                case "restore" if runs := reconcile_runs_of(bench.ledger, 3):
-                    quarantine.restore(bench, dice.choice(runs))
+                case "restore" if runs := reconcile_runs_of(context.ledger, 3):
+                    quarantine.restore(context, dice.choice(runs))
                 case "purge":
-                    quarantine.purge(bench)
+                    quarantine.purge(context)
                 case what:
-                    run = sweep(bench, Asked(act=what != "report", delete=what == "delete"))
+                    run = sweep(context, Asked(act=what != "report", delete=what == "delete"))
                     if run.asked.act and run.aborted is None and world.unanswered == unanswered:
                         return Ended.WHOLE
         except StorageError:
@@ -123,7 +130,7 @@ def work(bench: SweepContext, world: World, monkeypatch: pytest.MonkeyPatch) -> 
 def live_through(ledgers: Ledgers, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     world, ledger = World(seed), ledgers.new()
     dice = world.random
-    bench = bench_of(ledger, world)
+    context = context_of(ledger, world)
     for _ in range(dice.randrange(3, 10)):
         world.event()
     owed: set[str] = set()
@@ -134,12 +141,12 @@ def live_through(ledgers: Ledgers, seed: int, monkeypatch: pytest.MonkeyPatch) -
                 world.kill_after = world.steps + dice.randrange(1, 60)
             case 1:
                 world.kill_after_moves = dice.randrange(1, 4)
-        owed = assert_no_live_file_is_touched(world, owed, work(bench, world, monkeypatch))
+        owed = assert_no_live_file_is_touched(world, owed, work(context, world, monkeypatch))
         with ledger.write() as connection:  # the lease of a process that was killed runs out
             connection.exec_driver_sql("UPDATE sweep_lease SET token = NULL, until = NULL")
         for _ in range(dice.randrange(0, 5)):
             world.event()
-    settle_down(bench, world)
+    settle_down(context, world)
 
 
 def reconcile_runs_of(ledger: Ledger, count: int) -> list[int]:
@@ -147,47 +154,49 @@ def reconcile_runs_of(ledger: Ledger, count: int) -> list[int]:
         return [run.id for run in reconcile_runs.latest(connection, runs_max=count)]
 
 
-def suspected(bench: SweepContext) -> list[str]:
-    with bench.ledger.read() as connection:
+def suspected(context: SweepContext) -> list[str]:
+    with context.ledger.read() as connection:
         return [suspect.path for suspect in suspect_files.list_suspects(connection) if not suspect.released]
 
 
-def give_up(bench: SweepContext, world: World) -> None:
+def give_up(context: SweepContext, world: World) -> None:
     """What is missing, by a person who says which files are orphans. Until then no orphan beside it goes."""
-    sweep(bench, Asked(act=True))
-    found = suspected(bench)
-    with bench.ledger.write() as connection:
+    sweep(context, Asked(act=True))
+    found = suspected(context)
+    with context.ledger.write() as connection:
         for path in found:
             suspect_files.release(connection, path)
-    sweep(bench, Asked(act=True))
+    sweep(context, Asked(act=True))
     for table in world.tables.values():
         world.forget_history(table)
     world.now_ns += 30 * HOUR_NS
 
 
-def settle_down(bench: SweepContext, world: World) -> None:
+def settle_down(context: SweepContext, world: World) -> None:
     """No more faults, and nobody else: everything that is old is found, and what is needed is where it belongs."""
     world.busy = False
     while world.in_flight:
         world.finish()
     world.now_ns += 30 * HOUR_NS
     if world.out_of_place():
-        sweep(bench, Asked(act=True))  # what a killed run left in quarantine comes back; orphans wait for the next run
-    if world.lost or suspected(bench):
-        give_up(bench, world)
+        sweep(
+            context, Asked(act=True)
+        )  # what a killed run left in quarantine comes back; orphans wait for the next run
+    if world.lost or suspected(context):
+        give_up(context, world)
     old, told = world.aged_orphans(), list[Finding]()
-    first = sweep(bench, Asked(act=True), on_finding=told.append)
+    first = sweep(context, Asked(act=True), listener=RunReports(on_finding=told.append))
     assert first.aborted is None and not first.outcome.partial, first
     assert old <= {finding.path for finding in told if finding.protected is None}, "an old orphan was not found"
     assert not world.out_of_place()
     assert not old & world.files.keys(), "an orphan that is old enough was left"
     world.now_ns += 30 * HOUR_NS
-    sweep(bench, Asked(act=True))
-    again = sweep(bench, Asked())
+    sweep(context, Asked(act=True))
+    again = sweep(context, Asked())
     assert again.outcome.found.orphans == 0 and again.outcome.planned.missing == 0
     assert not world.out_of_place()
-    with bench.ledger.read() as connection:
-        for run in reconcile_runs_of(bench.ledger, 5):
+    with context.ledger.read() as connection:
+        for run in reconcile_runs_of(context.ledger, 5):
             for file in quarantined_files.of_run(connection, run):  # type: ignore[arg-type]
                 if file.path.startswith(f"{world.root}/") and file.state is SweptState.HELD:
                     assert file.kept_at in world.files and file.path not in world.referenced() - world.lost
@@ -217,7 +226,7 @@ def test_the_histories_would_notice_a_sweep_that_does_not_look_again(
 
     if not first_look:
         monkeypatch.setattr(_Sweep, "_still_orphans", blind)
-    monkeypatch.setattr(DriftRemover, "_needed", lambda self, *rest: [])
+    monkeypatch.setattr(DriftRemover, "_referenced_by_now", lambda self, *rest: [])
     for seed in range(300):
         try:
             live_through(ledgers, seed, monkeypatch)

@@ -13,8 +13,9 @@ import pytest
 from strandline.core.roles import Role
 from tests.reconcile.test_crash import outlive_lease
 from tests.reconcile.whole_lakes import MakeLake, there
-from tests.serve.conftest import API, eventually
+from tests.serve.conftest import API
 from tests.served_process import server_process
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

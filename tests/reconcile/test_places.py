@@ -118,7 +118,7 @@ def test_where_entries_cannot_be_described_or_looked_for_their_table_is_left_alo
             return LocalStore().find_file(asked)
         raise StorageError("permission denied")
 
-    for surveyor in (LakeSurveyor(some_lake.config, lambda: some_lake.catalog, look), some_lake.surveyor()):
+    for surveyor in (LakeSurveyor(some_lake.config, some_lake, look), some_lake.surveyor()):
         survey = surveyor.survey(some_lake.context(), Watching())
         found = by_path(survey.drift.orphans())
         assert found[stray].protected is Protection.PREFIX_FAILED and found[other].protected is None
@@ -217,7 +217,7 @@ def test_files_that_storage_shows_under_another_name_stop_their_table_and_no_oth
     def look(asked: str) -> Stat | None:
         return LocalStore().find_file(asked.replace("/p=1/", "/P=1/"))
 
-    survey = LakeSurveyor(some_lake.config, lambda: some_lake.catalog, look).survey(some_lake.context(), Watching())
+    survey = LakeSurveyor(some_lake.config, some_lake, look).survey(some_lake.context(), Watching())
     assert not list(survey.drift.missing())
     assert by_path(survey.drift.orphans())[shown].protected is Protection.SPELLING
     assert acted_on(survey.drift.orphans()) == [other]

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 import strandline
 from strandline.core.errors import LeaseLost, RefusedError, StorageError
-from strandline.core.records.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.core.records.reconcile_records import FindingKind, ReconcileRunId, Swept, SweptId, SweptState
 from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.ledger_context import LedgerContextLoader
@@ -220,7 +220,9 @@ S = SweptState
 
 def swept(state: SweptState) -> Swept:
     long_ago = NOW - timedelta(days=9)
-    return Swept(SweptId(1), RunId(1), FindingKind.ORPHAN, "t", "/p", "/k", 1, 1, state, long_ago, long_ago, None)
+    return Swept(
+        SweptId(1), ReconcileRunId(1), FindingKind.ORPHAN, "t", "/p", "/k", 1, 1, state, long_ago, long_ago, None
+    )
 
 
 @pytest.mark.parametrize("state", [S.HELD, S.LEFT, S.PURGING])

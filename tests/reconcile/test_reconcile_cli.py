@@ -21,9 +21,10 @@ import pytest
 from strandline.cli.main import run as cli
 from strandline.cli.render import reconcile
 from strandline.core.errors import StorageError
-from strandline.core.records.reconcile_records import AbortReason, RunId
+from strandline.core.records.reconcile_records import AbortReason, ReconcileRunId
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile.quarantine import PurgedFiles, Restored
+from tests.command_line import document
 from tests.reconcile.whole_lakes import ACT, WholeLake, there
 
 
@@ -35,13 +36,6 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WholeLake]
     monkeypatch.chdir(made.home)
     yield made
     made.lake.close()
-
-
-def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    assert cli([*arguments, "--json"]) == code
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
 
 
 def test_it_reports_as_json_and_writes_every_finding(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,7 +351,7 @@ def test_a_report_says_what_the_guard_by_share_would_refuse(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_counts_are_followed_by_the_noun_and_the_verb_that_fit(count: int) -> None:
-    purged, restored = PurgedFiles(count, 9, count, count), Restored(RunId(7), 3, count)
+    purged, restored = PurgedFiles(count, 9, count, count), Restored(ReconcileRunId(7), 3, count)
     shown = [*reconcile.purged(purged), *reconcile.restored(restored)]
     said = "\n".join(str(line) for line in shown)
     files, was, stays = ("1 file", "was", "stays") if count == 1 else ("2 files", "were", "stay")

@@ -18,10 +18,11 @@ import strandline
 from strandline.core.errors import RefusedError, RuntimeMissing, StorageError, SweepRunning
 from strandline.core.forward_protocol import KeyIdentity
 from strandline.core.records.reconcile_records import AbortReason, Asked, SweptState
+from strandline.lake_parts import OpenTables
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, NewRun, RunId
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, MaintenanceRunId, NewRun
 from strandline.ledger.receive.receipts import Note, TokenFingerprint
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.receive.spool import FOLDER, open_spool
@@ -152,10 +153,10 @@ def test_too_many_references_end_the_run_where_spark_cannot_be_used(
     lake.append()
     lake.append()
 
-    def no_spark() -> None:
+    def no_spark(self: OpenTables) -> None:
         raise RuntimeMissing("there is no Java")
 
-    monkeypatch.setattr(lake.lake.reconciler, "_spark", no_spark)
+    monkeypatch.setattr(OpenTables, "unsettled", property(no_spark))
     run = lake.run(REPORT)
     assert run.aborted is AbortReason.REFERENCES_TOO_MANY and "there is no Java" in (run.why or "")
 
@@ -176,7 +177,7 @@ def test_a_catalog_that_cannot_be_reached_ends_the_run_without_a_move(
 def test_what_a_maintenance_job_under_way_has_written_is_spared_until_it_ends_or_is_dead(
     lake: WholeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin() -> RunId:
+    def begin() -> MaintenanceRunId:
         with lake.lake.ledger.write() as connection:
             new = NewRun(lake.dataset.id, MaintenanceKind.COMPACT, "elsewhere:1")
             run = runs.begin(connection, new, lease_seconds=600)

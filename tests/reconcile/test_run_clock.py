@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,8 +26,8 @@ def lake(make_lake: MakeLake) -> WholeLake:
 
 
 def ahead(monkeypatch: pytest.MonkeyPatch, by_ns: int) -> None:
-    now_ns = time.time_ns
-    monkeypatch.setattr("strandline.reconcile.ledger_context.time.time_ns", lambda: now_ns() + by_ns)
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + by_ns)
+    monkeypatch.setattr("strandline.reconcile.ledger_context.time", clock)
 
 
 def test_a_clock_that_was_set_forward_makes_nothing_old_and_nobody_dead(

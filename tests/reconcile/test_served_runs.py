@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from strandline.core.roles import Role
 from tests.reconcile.whole_lakes import WholeLake, there
-from tests.serve.conftest import API, Served, eventually, serving
+from tests.serve.conftest import API, Served, serving
+from tests.waiting import eventually
 
 ACT = {"dry_run": "false", "act": "true"}
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from strandline.core import failpoints
 from strandline.core.errors import CommitUnknown, FailedError, LeaseLost, StorageError, StrandlineError
-from strandline.core.records.reconcile_records import AbortReason, Asked, FindingKind, RunId, SweptState
+from strandline.core.records.reconcile_records import AbortReason, Asked, FindingKind, ReconcileRunId, SweptState
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.metadata.table_metadata import VOID_PREFIX
 from strandline.ledger.deliver import losses, sinks
@@ -38,7 +38,7 @@ def lake(make_lake: MakeLake) -> Iterator[WholeLake]:
 
 def batches(lake: WholeLake, run: int) -> list[DroppedBatch]:
     with lake.lake.ledger.read() as connection:
-        return dropped_entries.of_run(connection, RunId(run))
+        return dropped_entries.of_run(connection, ReconcileRunId(run))
 
 
 def begun(lake: WholeLake) -> int:
@@ -76,7 +76,7 @@ def test_a_run_whose_lease_was_taken_over_leaves_the_other_one_alone(
         if now == moment:
             others.append(Successor(lake))
 
-    def began(*arguments: Any) -> RunId:
+    def began(*arguments: Any) -> ReconcileRunId:
         take_over("before it began")
         return begin(*arguments)
 
@@ -106,7 +106,7 @@ def test_a_run_is_on_record_before_it_settles_what_another_left(
     """Settling may take long: whoever began the run has its id, and the dead one is told as died already."""
     orphans = lake.puts(5)
     killed_at(lake, "reconcile.after_files_moved", "act")
-    settle, told = sweep_module.settle_dead_runs, list[tuple[RunId, ...]]()
+    settle, told = sweep_module.settle_dead_runs, list[tuple[ReconcileRunId, ...]]()
 
     def slow(*arguments: Any, **options: Any) -> list[str]:
         told.append(tuple(run.id for run in lake.lake.reconciler.runs() if run.ended_at is None))
@@ -115,8 +115,8 @@ def test_a_run_is_on_record_before_it_settles_what_another_left(
 
     (dead,) = (run.id for run in lake.lake.reconciler.runs())
     monkeypatch.setattr(sweep_module, "settle_dead_runs", slow)
-    begun_runs: list[RunId] = []
-    run = lake.lake.reconciler.run(REPORT, on_begun=begun_runs.append)
+    begun_runs: list[ReconcileRunId] = []
+    run = lake.run(REPORT, on_begun=begun_runs.append)
     assert told == [(run.id,)] and begun_runs == [run.id]
     found = lake.lake.reconciler.show(dead)[0]
     assert found.aborted is AbortReason.DIED

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -26,6 +24,7 @@ from strandline.reconcile.storage.s3_store import S3Store
 from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_listing import ListedBucket
 from strandline.storage.s3_settings import S3Settings
+from tests import loopback
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import WholeLake
 from tests.servers import S3, Toxiproxy
@@ -350,7 +349,7 @@ def test_a_page_of_a_listing_that_is_cut_short_is_a_failure_of_its_prefix(s3: S3
 KEYS = [f"wh/ns/t/data/{n}.parquet" for n in range(6)]
 
 
-class _Forgetful(BaseHTTPRequestHandler):
+class _Forgetful(loopback.Handler):
     """Says of a page that there is more, and not where it goes on. Three keys to a page, all of them old."""
 
     def do_GET(self) -> None:
@@ -366,22 +365,14 @@ class _Forgetful(BaseHTTPRequestHandler):
         ) + "".join(f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>" for folder in folders)
         cut = str(len(found) > len(page) and not folders).lower()
         body = f"<ListBucketResult><IsTruncated>{cut}</IsTruncated>{told}</ListBucketResult>".encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.answer(200, body)
 
 
 @pytest.mark.parametrize(("root", "failed"), [("wh", "wh/ns/t"), ("wh/ns/t/data", "wh/ns/t/data")])
 def test_a_page_that_has_more_and_does_not_say_where_is_a_failure_of_its_prefix(root: str, failed: str) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        bucket = ListedBucket("b", S3Settings(f"http://127.0.0.1:{server.server_port}", "us-east-1", "k", "s"))
+    with loopback.serving(_Forgetful) as port:
+        bucket = ListedBucket("b", S3Settings(f"http://127.0.0.1:{port}", "us-east-1", "k", "s"))
         listing = list_prefixes(bucket, [f"s3://b/{root}"], timeout_seconds=30)
-        server.shutdown()
     assert [failure.prefix for failure in listing.failures] == [f"s3://b/{failed}"]
     assert len(listing) == 3
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from strandline.ledger.reconcile import quarantined_files
 from strandline.reconcile import sweep
 from tests.conftest import toml_of
 from tests.reconcile.no_grace import NO_GRACE_HOURS
+from tests.reconcile.run_reports import RunReports
 
 COLUMNS = [{"name": "id", "type": "long"}, {"name": "kind", "type": "string"}]
 REPORT, ACT = Asked(), Asked(act=True)
@@ -104,8 +106,12 @@ class WholeLake:
 
     # Runs.
 
-    def run(self, asked: Asked = ACT, **options: Any) -> ReconcileRun:
-        return self.lake.reconciler.run(asked, **options)
+    def run(
+        self, asked: Asked = ACT, *, inventory_file: Path | None = None, cancelled: Event | None = None, **reports: Any
+    ) -> ReconcileRun:
+        """`reports`: see `RunReports`."""
+        listener = RunReports(**reports)
+        return self.lake.reconciler.run(asked, inventory_file=inventory_file, cancelled=cancelled, listener=listener)
 
     def swept(self, run: int) -> list[Swept]:
         with self.lake.ledger.read() as connection:

@@ -6,7 +6,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -216,12 +216,3 @@ def surveying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     monkeypatch.setattr(FallbackSurveyor, "survey", survey)
     yield let
     let.set()
-
-
-def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
-    deadline = threading.Event()
-    for _ in range(int(seconds / 0.02)):
-        if holds():
-            return
-        deadline.wait(0.02)
-    raise AssertionError("it did not come to pass")

@@ -19,7 +19,8 @@ from strandline.ledger.replicate import sites
 from strandline.serve import health
 from strandline.serve.app import describe
 from strandline.serve.auth.sessions import COOKIE
-from tests.serve.conftest import API, COLUMNS, Served, description, eventually
+from tests.serve.conftest import API, COLUMNS, Served, description
+from tests.waiting import eventually
 
 
 def add_sink(admin: httpx.Client, folder: Path, name: str = "partner", dataset: str = "events") -> httpx.Response:
@@ -124,6 +125,9 @@ def test_a_site_that_another_one_has_replaced_delivers_nothing_and_says_what_to_
         assert refused.status_code == 409, refused.text
         assert refused.json()["type"] == "urn:strandline:problem:not-leader"
         assert "https://new leads in term 17" in refused.json()["detail"] and "rejoin" in refused.json()["hint"]
+    for more in ({}, {"dry_run": True}):
+        refused = admin.patch(f"{API}/datasets/{dataset}", json={"drop": ["text"]} | more)
+        assert refused.status_code == 409 and refused.json()["type"] == "urn:strandline:problem:not-leader"
     assert admin.get(f"{API}/tasks").json()["tasks"] == [], "nothing was begun"
     delivery = served.lake.delivery
     asked: tuple[Callable[[], object], ...] = (
@@ -275,7 +279,7 @@ def catalog_of(ready: httpx.Response) -> tuple[bool, str | None]:
 def test_a_catalog_that_is_gone_is_not_ready_and_is_again_when_it_is_back(
     served: Served, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "CATALOG_KEPT_SECONDS", 0.1)
+    monkeypatch.setattr(health, "CATALOG_CHECK_AGE_SECONDS_MAX", 0.1)
     file = served.lake.config.path(served.lake.config.settings.catalog.path)
     with served.client() as anyone:
         assert catalog_of(anyone.get("/readyz")) == (True, None), "a lake without datasets needs none"
@@ -301,7 +305,7 @@ def test_a_catalog_that_hangs_is_asked_once_and_keeps_nobody_waiting(
         assert answers.wait(60)
 
     monkeypatch.setattr(served.lake, "check_catalog", hang)
-    monkeypatch.setattr(health, "LOOK_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(health, "CHECK_SECONDS_MAX", 0.2)
     with served.client() as anyone:
         for _ in range(3):
             is_ready, reason = catalog_of(anyone.get("/readyz"))
@@ -321,7 +325,7 @@ def test_whoever_nobody_knows_is_not_told_who_holds_the_witness(
         raise LedgerBusy("the witness is locked by secret-host:77")
 
     monkeypatch.setattr(served.lake.witness, "read", held)
-    monkeypatch.setattr(health, "KEPT_SECONDS", 60)
+    monkeypatch.setattr(health, "CHECK_AGE_SECONDS_MAX", 60)
     with served.client() as anyone:
         answers = [anyone.get("/readyz") for _ in range(3)]
     assert {a.status_code for a in answers} == {503} and "secret-host" not in answers[0].text

@@ -21,8 +21,9 @@ from strandline.deliver.sinks.blobs.blob_sink import ObjectSink
 from strandline.lake import Lake, open_lake
 from strandline.maintain.facade import Maintenance
 from strandline.serve.work import LongWork
-from tests.serve.conftest import API, COLUMNS, Served, eventually, serving
+from tests.serve.conftest import API, COLUMNS, Served, serving
 from tests.serve.test_dry_runs import add_sink, refuse_rows
+from tests.waiting import eventually
 
 
 class Held:

@@ -20,7 +20,8 @@ from strandline.ledger.deliver.quarantine import StoredRefusedRow
 from strandline.ledger.ingest import restored_blocks
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.quarantined_files import NewSwept
-from tests.serve.conftest import API, Served, eventually
+from tests.serve.conftest import API, Served
+from tests.waiting import eventually
 
 
 def add_sink(admin: httpx.Client, folder: Path) -> None:
@@ -92,11 +93,13 @@ def test_columns(admin: httpx.Client, dataset: str) -> None:
     changes = {"drop": ["text"], "add": [{"name": "more", "type": "int"}]}
     would = admin.patch(at, json=changes | {"dry_run": True})
     assert would.json()["dry_run"] is True and names(would) == ["id", "more"]
+    assert would.json()["changes"] == ["drop text", "add more: int"]
     assert names(admin.get(at)) == ["id", "text"]
     wrong = {"drop": ["nothing"]}
     refused = admin.patch(at, json=wrong | {"dry_run": True})
     assert refused.status_code == 400 and refused.json() == admin.patch(at, json=wrong).json()
-    assert names(admin.patch(at, json=changes)) == ["id", "more"] == names(admin.get(at))
+    made = admin.patch(at, json=changes)
+    assert made.json() == would.json() | {"dry_run": False} and names(made) == names(admin.get(at))
 
 
 def test_a_recovery(admin: httpx.Client, served: Served, dataset: str, tmp_path: Path) -> None:

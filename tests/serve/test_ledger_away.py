@@ -21,10 +21,11 @@ from strandline.serve import context, health, snapshot
 from strandline.serve.auth.sessions import COOKIE
 from tests.campaign import scaled
 from tests.conftest import MakeHome
-from tests.serve.conftest import API, COLUMNS, Gate, Served, eventually, serving
+from tests.serve.conftest import API, COLUMNS, Gate, Served, serving
 from tests.serve.test_daemon import LOOPS
 from tests.served_process import server_process
 from tests.servers import Postgres, Proxy, Toxiproxy
+from tests.waiting import eventually
 
 LEASE_SECONDS = 1
 AWAY_SECONDS = scaled(LEASE_SECONDS, 60)
@@ -103,7 +104,7 @@ def test_a_silent_ledger_keeps_nobody_waiting_and_then_it_works_by_itself(
     with over_postgres.as_role() as admin, over_postgres.client() as nobody:
         assert admin.get(f"{API}/status").status_code == nobody.get("/readyz").status_code == 200
         with monkeypatch.context() as patched:
-            patched.setattr(health, "LOOK_SECONDS_MAX", 0.3)
+            patched.setattr(health, "CHECK_SECONDS_MAX", 0.3)
             patched.setattr(context, "LEDGER_SECONDS_MAX", 0.3)
             patched.setattr(snapshot, "READING_SECONDS_MAX", 0.3)
             go_silent(proxy)

@@ -46,9 +46,10 @@ from strandline.status.documents import lake_documents
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
 from strandline.status.problems.status_problem import Severity, StatusProblem, Subject
 from tests.browser.shown_lake import fill
-from tests.serve.conftest import API, TRUST, Served, eventually, serving
+from tests.serve.conftest import API, TRUST, Served, serving
 from tests.serve.test_dry_runs import add_sink
 from tests.serve.test_roles import routes
+from tests.waiting import eventually
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OWN = SinkKey("d", "s")

@@ -23,7 +23,8 @@ from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import followers, sites
 from strandline.replicate.segment_stream import MEDIA_TYPE, SegmentReader, request_name
 from strandline.serve.api import replication
-from tests.serve.conftest import API, COLUMNS, Served, eventually
+from tests.serve.conftest import API, COLUMNS, Served
+from tests.waiting import eventually
 
 TOLD = {"term": 1, "instance": "its site"}
 

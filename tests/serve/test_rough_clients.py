@@ -13,8 +13,9 @@ import pytest
 
 from strandline.core.roles import Role
 from strandline.serve.limits import RateLimit
-from tests.serve.conftest import API, Served, eventually
+from tests.serve.conftest import API, Served
 from tests.serve.test_metrics import families
+from tests.waiting import eventually
 
 QUICK = {"serve": {"head_seconds_max": 0.5, "body_seconds_max": 0.5, "body_bytes_max": 2048, "connections_max": 50}}
 

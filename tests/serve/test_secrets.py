@@ -14,7 +14,8 @@ from strandline.cli.log_lines import log_lines
 from strandline.core.errors import RefusedError, StorageError, UsageError
 from strandline.core.roles import Role
 from strandline.deliver.sinks.blobs.blob_sink import ObjectSink
-from tests.serve.conftest import API, Served, description, eventually
+from tests.serve.conftest import API, Served, description
+from tests.waiting import eventually
 
 CANARY = "c4n4ry"
 """In every secret below."""

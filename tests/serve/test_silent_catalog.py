@@ -30,7 +30,7 @@ READS = 2
 @pytest.fixture
 def over_silent_catalog(tmp_path: Path, make_home: MakeHome, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A lake with a dataset, whose catalog is silent from now on."""
-    monkeypatch.setattr(health, "LOOK_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(health, "CHECK_SECONDS_MAX", 0.2)
     monkeypatch.setattr(context, "TABLE_SECONDS_MAX", 0.2)
     monkeypatch.setattr(table_glances, "CATALOG_SECONDS_MAX", 0.2)
     with init_lake(tmp_path) as made:

@@ -14,9 +14,10 @@ import pytest
 from strandline.core.roles import Role
 from strandline.lake_admin import init_lake
 from tests.fork_server import Forked
-from tests.serve.conftest import API, COLUMNS, eventually
+from tests.serve.conftest import API, COLUMNS
 from tests.served_process import server_process
 from tests.servers import Postgres
+from tests.waiting import eventually
 
 TRIGGER = f"{API}/reconciliation/trigger"
 

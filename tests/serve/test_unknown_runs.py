@@ -11,7 +11,8 @@ import pytest
 from strandline.core.records.reconcile_records import AbortReason, Asked, Counts, Done, StorageKind, SweepOutcome
 from strandline.core.roles import Role
 from strandline.ledger.reconcile import reconcile_runs
-from tests.serve.conftest import API, Gate, Served, eventually
+from tests.serve.conftest import API, Gate, Served
+from tests.waiting import eventually
 
 RUNS = f"{API}/reconciliation/runs"
 FOUND = ("partial", "listed", "referenced", "found", "planned")

@@ -24,7 +24,8 @@ from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile import sweep
 from strandline.serve.server import check_loopback, serve_lake
 from strandline.serve.work import LongWork, OnBegun
-from tests.serve.conftest import API, Served, eventually, serving
+from tests.serve.conftest import API, Served, serving
+from tests.waiting import eventually
 
 TRIGGER = f"{API}/reconciliation/trigger"
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from tests import loopback
 
 
 @dataclass(frozen=True)
@@ -79,25 +77,26 @@ class FaultyStore:
         self.fired = 0
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+_OF_ONE_CONNECTION = ("connection", "content-length", "transfer-encoding")
 
+
+class _Server(loopback.Server):
     def __init__(self, store: FaultyStore, upstream_port: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.store = store
         self.upstream_port = upstream_port
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(loopback.Handler):
     server: _Server
     protocol_version = "HTTP/1.1"
 
     def _pass(self) -> None:
         store = self.server.store
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.read_body()
         fault = store.take(self.command, self.path)
         if fault == Cut(after=False):
-            return self._cut()
+            return self.cut()
         if isinstance(fault, Answer) and not fault.after:
             return self._answer(fault)
         if store.before is not None:
@@ -106,20 +105,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._ask(body)
         answer, payload = self._ask(body)
         if fault == Cut(after=True):
-            return self._cut()
+            return self.cut()
         if isinstance(fault, Answer):
             return self._answer(fault)
-        self.send_response_only(answer.status)
-        for name, value in answer.getheaders():
-            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                self.send_header(name, value)
-        if self.command == "HEAD":
-            self.send_header("Content-Length", answer.getheader("Content-Length") or "0")
-        else:
-            self.send_header("Content-Length", str(len(payload)))
-        self.end_headers()
-        self.wfile.write(payload)
-        return None
+        headers = [(n, v) for n, v in answer.getheaders() if n.lower() not in _OF_ONE_CONNECTION]
+        length = int(answer.getheader("Content-Length") or "0") if self.command == "HEAD" else len(payload)
+        return self.answer(answer.status, payload, headers, length=length)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 
@@ -136,25 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             upstream.close()
 
-    def _cut(self) -> None:
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
-
     def _answer(self, answer: Answer) -> None:
         text = f"<?xml version='1.0'?><Error><Code>{answer.code}</Code><Message>no</Message></Error>".encode()
-        self.send_response_only(answer.status)
-        for name, value in (
-            *answer.headers,
-            ("Content-Type", "application/xml"),
-            ("Content-Length", str(len(text))),
-        ):
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(text)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        self.answer(answer.status, text, [*answer.headers, ("Content-Type", "application/xml")])
 
 
 @contextmanager
@@ -162,10 +137,5 @@ def faulty_store(upstream_port: int) -> Iterator[FaultyStore]:
     store = FaultyStore(0)
     server = _Server(store, upstream_port)
     store.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with loopback.serving(server):
         yield store
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
 from strandline.core import forward_protocol
+from tests import loopback
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,9 @@ _PORTS: set[int] = set()
 """Ports that servers of this process had; none has the same one twice."""
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
+class _Server(loopback.Server):
     def __init__(self, host: str, script: Misbehaving, tls: ssl.SSLContext | None) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, 0), _Handler)
+        super().__init__(_Handler, host)
         self.script = script
         self.tls = tls
         self.sni: dict[int, str | None] = {}
@@ -162,11 +158,8 @@ class _Server(ThreadingHTTPServer):
             return connection, address
         return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a client that hangs up is no error of the server
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(loopback.Handler):
     server: _Server
     protocol_version = "HTTP/1.1"
     number = 0
@@ -232,9 +225,6 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             pass
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
 
 @contextmanager
 def misbehaving(
@@ -247,9 +237,5 @@ def misbehaving(
         server = _Server(host, script, tls)
     script.port = server.server_address[1]
     _PORTS.add(script.port)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with loopback.serving(server):
         yield script
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -51,13 +51,14 @@ from strandline.deliver.sinks.postgres.table_identity import has_rows, holds_onl
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from tests.servers import Postgres, Proxy, Toxiproxy
 from tests.sinks.contract import DATASET, Made, RefusesLowerTerms, SinkContract
+from tests.waiting import eventually
 
 NUMBER = Column("_ingest_seq", Primitive("long"), required=True)
 COLUMNS = (NUMBER, Column("name", Primitive("string")), Column("amount", Primitive("int")))
 ADDRESS = Address("lake-1", "instance-1", 1, "default.events", "")
 
 
-class Bench:
+class Database:
     """A database of the test's own, and sinks into it."""
 
     def __init__(self, url: str) -> None:
@@ -116,7 +117,7 @@ DROP FUNCTION IF EXISTS act;
 
 
 @pytest.fixture(scope="module")
-def database(postgres_server: Postgres) -> Iterator[str]:
+def database_url(postgres_server: Postgres) -> Iterator[str]:
     """One for all tests here, emptied after each."""
     url = postgres_server.create_database()
     yield url
@@ -124,22 +125,22 @@ def database(postgres_server: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    made = Bench(database)
+def database(database_url: str) -> Iterator[Database]:
+    made = Database(database_url)
     yield made
     failpoints.arm("")
     made.close()
-    with psycopg.connect(database, autocommit=True) as connection:
+    with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute(_EMPTY)
-        connection.execute(f"ALTER DATABASE {urlsplit(database).path[1:]} RESET ALL".encode())
+        connection.execute(f"ALTER DATABASE {urlsplit(database_url).path[1:]} RESET ALL".encode())
 
 
 @pytest.fixture
-def cuttable(database: str, toxiproxy: Toxiproxy) -> tuple[str, Proxy]:
+def cuttable(database_url: str, toxiproxy: Toxiproxy) -> tuple[str, Proxy]:
     """The same database, by a way that can be cut."""
-    there = urlsplit(database)
+    there = urlsplit(database_url)
     proxy = toxiproxy.proxy_to(there.port or 0)
-    return database.replace(f":{there.port}", f":{proxy.port}"), proxy
+    return database_url.replace(f":{there.port}", f":{proxy.port}"), proxy
 
 
 def rng(lo: int, hi: int) -> SeqRange:
@@ -166,17 +167,17 @@ def parcel(
     return ChunkRows(address, rng(lo, hi), table)
 
 
-def held(bench: Bench, address: Address = ADDRESS) -> list[SeqRange]:
-    return [h.rows for h in bench.sink(None).held([(address, None)])[0].ranges]
+def held(database: Database, address: Address = ADDRESS) -> list[SeqRange]:
+    return [h.rows for h in database.sink(None).held([(address, None)])[0].ranges]
 
 
 class TestPostgres(RefusesLowerTerms, SinkContract):
     @pytest.fixture
-    def made(self, bench: Bench) -> Made:
+    def made(self, database: Database) -> Made:
         kind = find_kind("postgres")
 
         def opened(*, place: str = "one", generation: int = 1) -> Sink:
-            options = resolve(kind, {"dsn": bench.url, "table": place, "create": "true"})
+            options = resolve(kind, {"dsn": database.url, "table": place, "create": "true"})
             return kind.open(SinkContext(Path(), DATASET, generation, options))
 
         def numbers(sink: Sink, address: Address) -> list[int]:
@@ -193,13 +194,13 @@ class TestPostgres(RefusesLowerTerms, SinkContract):
 # --- what lands ------------------------------------------------------------------------------------------------------
 
 
-def test_rows_and_their_range_land_together_with_the_digest_of_the_text(bench: Bench) -> None:
+def test_rows_and_their_range_land_together_with_the_digest_of_the_text(database: Database) -> None:
     sent = parcel(1, 3)
     text = "".join(f"{line}\n" for line in sent.rows.column("line").to_pylist()).encode()
     digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
-    assert bench.sender().send(sent) == Landed(3, digest, len(text))
-    assert bench.ask("SELECT * FROM events ORDER BY 1") == [(n, f"name {n}", n) for n in (1, 2, 3)]
-    assert bench.sink(None).held([(ADDRESS, None)])[0].ranges == (HeldRange(rng(1, 3), 3, digest, len(text)),)
+    assert database.sender().send(sent) == Landed(3, digest, len(text))
+    assert database.ask("SELECT * FROM events ORDER BY 1") == [(n, f"name {n}", n) for n in (1, 2, 3)]
+    assert database.sink(None).held([(ADDRESS, None)])[0].ranges == (HeldRange(rng(1, 3), 3, digest, len(text)),)
 
 
 def test_the_digest_does_not_depend_on_how_the_rows_are_chunked() -> None:
@@ -213,49 +214,49 @@ def test_the_digest_does_not_depend_on_how_the_rows_are_chunked() -> None:
     )
 
 
-def test_a_repeat_is_answered_with_what_landed_and_changes_nothing(bench: Bench) -> None:
-    sender = bench.sender()
+def test_a_repeat_is_answered_with_what_landed_and_changes_nothing(database: Database) -> None:
+    sender = database.sender()
     first = sender.send(parcel(1, 5))
     assert isinstance(first, Landed)
     again = sender.send(parcel(1, 5, numbers=[1, 2, 5], row=lambda n: ("other", "0")))
     assert again == Landed(5, first.digest, first.size, repeat=True)
-    assert bench.numbers() == [1, 2, 3, 4, 5]
+    assert database.numbers() == [1, 2, 3, 4, 5]
 
 
-def test_rows_that_a_consumer_removed_are_not_delivered_again(bench: Bench) -> None:
-    sink = bench.sink()
-    bench.sender(sink).send(parcel(1, 5))
-    bench.ask("DELETE FROM events")
+def test_rows_that_a_consumer_removed_are_not_delivered_again(database: Database) -> None:
+    sink = database.sink()
+    database.sender(sink).send(parcel(1, 5))
+    database.ask("DELETE FROM events")
     sink.fence("t2")
-    assert isinstance(again := bench.sender(sink, "t2").send(parcel(1, 5)), Landed) and again.repeat
-    assert bench.numbers() == [] and held(bench) == [rng(1, 5)]
+    assert isinstance(again := database.sender(sink, "t2").send(parcel(1, 5)), Landed) and again.repeat
+    assert database.numbers() == [] and held(database) == [rng(1, 5)]
 
 
-def test_a_range_covered_by_several_is_a_repeat_with_the_right_count(bench: Bench) -> None:
-    sender = bench.sender()
+def test_a_range_covered_by_several_is_a_repeat_with_the_right_count(database: Database) -> None:
+    sender = database.sender()
     sender.send(parcel(1, 5, numbers=[1, 4]))
     sender.send(parcel(6, 10))
     assert sender.send(parcel(3, 8)) == Landed(4, "", 0, repeat=True)
-    assert bench.numbers() == [1, 4, 6, 7, 8, 9, 10]
+    assert database.numbers() == [1, 4, 6, 7, 8, 9, 10]
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(1, 12), (3, 6), (10, 20), (1, 5)])
-def test_a_range_that_overlaps_is_a_conflict_that_names_what_is_held(bench: Bench, lo: int, hi: int) -> None:
-    sender = bench.sender()
+def test_a_range_that_overlaps_is_a_conflict_that_names_what_is_held(database: Database, lo: int, hi: int) -> None:
+    sender = database.sender()
     sender.send(parcel(5, 10))
     assert sender.send(parcel(lo, hi)) == Conflict((rng(5, 10),))
-    assert bench.numbers() == list(range(5, 11))
+    assert database.numbers() == list(range(5, 11))
 
 
-def test_the_database_itself_refuses_ranges_that_overlap(bench: Bench) -> None:
-    bench.sender().send(parcel(5, 10))
+def test_the_database_itself_refuses_ranges_that_overlap(database: Database) -> None:
+    database.sender().send(parcel(5, 10))
     columns = "(lane_id, lo, hi, rows, digest, size)"
     with pytest.raises(psycopg.errors.ExclusionViolation):
-        bench.ask(f"INSERT INTO strandline_range {columns} SELECT id, 8, 12, 5, '', 0 FROM strandline_lane")
+        database.ask(f"INSERT INTO strandline_range {columns} SELECT id, 8, 12, 5, '', 0 FROM strandline_lane")
 
 
-def test_lanes_are_kept_apart_whatever_their_names_hold(bench: Bench) -> None:
-    sender = bench.sender()
+def test_lanes_are_kept_apart_whatever_their_names_hold(database: Database) -> None:
+    sender = database.sender()
     partitions = ["", "k=", "k=~", "k=a%2Fb", "k=a_b", "a=b/c=d", "k=" + "x" * 5000, "k=ünï", "k=" + "x" * 5000 + "y"]
     for n, partition in enumerate(partitions):
         lane = Address("lake-1", "instance-1", 1, "default.events", partition)
@@ -266,19 +267,19 @@ def test_lanes_are_kept_apart_whatever_their_names_hold(bench: Bench) -> None:
     ):
         assert isinstance(sender.send(parcel(1, 50, numbers=[40], address=other)), Landed)
     lanes = [(Address("lake-1", "instance-1", 1, "default.events", p), None) for p in partitions]
-    assert [[h.rows for h in one.ranges] for one in bench.sink(None).held(lanes)] == [[rng(1, 50)]] * len(partitions)
+    assert [[h.rows for h in one.ranges] for one in database.sink(None).held(lanes)] == [[rng(1, 50)]] * len(partitions)
 
 
-def test_numbers_reach_to_the_end_of_the_sequence(bench: Bench) -> None:
+def test_numbers_reach_to_the_end_of_the_sequence(database: Database) -> None:
     last = Seq(SEQ_MAX)
-    assert isinstance(bench.sender().send(parcel(last - 2, last)), Landed)
-    assert bench.sink(None).inspector().inspect(ADDRESS, rng(last - 2, last)).problem is None
-    assert bench.sender().send(parcel(last, last)) == Landed(1, "", 0, repeat=True)
+    assert isinstance(database.sender().send(parcel(last - 2, last)), Landed)
+    assert database.sink(None).inspector().inspect(ADDRESS, rng(last - 2, last)).problem is None
+    assert database.sender().send(parcel(last, last)) == Landed(1, "", 0, repeat=True)
 
 
-def test_held_gives_every_lane_its_ranges_beyond_the_number_in_one_query(bench: Bench) -> None:
-    sink = bench.sink()
-    sender = bench.sender(sink)
+def test_held_gives_every_lane_its_ranges_beyond_the_number_in_one_query(database: Database) -> None:
+    sink = database.sink()
+    sender = database.sender(sink)
     other = Address("lake-1", "instance-1", 1, "default.events", "k=1")
     for lo in (1, 11, 21):
         sender.send(parcel(lo, lo + 9))
@@ -288,33 +289,33 @@ def test_held_gives_every_lane_its_ranges_beyond_the_number_in_one_query(bench: 
     assert all(one.mark is None for one in asked)
 
 
-def test_a_database_that_was_never_delivered_to_holds_nothing(bench: Bench) -> None:
-    bench.ask("DROP TABLE IF EXISTS strandline_range, strandline_lane, strandline_sink")
-    sink = bench.sink(None)
+def test_a_database_that_was_never_delivered_to_holds_nothing(database: Database) -> None:
+    database.ask("DROP TABLE IF EXISTS strandline_range, strandline_lane, strandline_sink")
+    sink = database.sink(None)
     assert sink.claimed() is None
     assert sink.held([(ADDRESS, None)])[0].ranges == ()
-    assert bench.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
+    assert database.ask("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
 
 
-def test_a_table_of_another_sink_has_ranges_of_its_own(bench: Bench) -> None:
-    bench.sender().send(parcel(1, 5))
-    second = bench.sink(table="copies")
+def test_a_table_of_another_sink_has_ranges_of_its_own(database: Database) -> None:
+    database.sender().send(parcel(1, 5))
+    second = database.sink(table="copies")
     assert second.held([(ADDRESS, None)])[0].ranges == ()
-    assert isinstance(bench.sender(second).send(parcel(1, 9)), Landed)
+    assert isinstance(database.sender(second).send(parcel(1, 9)), Landed)
 
 
 @pytest.mark.parametrize("numbers", [[3, 2], [2, 2], [9], [0, 1]])
-def test_a_chunk_that_is_not_what_its_range_says_never_leaves(bench: Bench, numbers: list[int]) -> None:
+def test_a_chunk_that_is_not_what_its_range_says_never_leaves(database: Database, numbers: list[int]) -> None:
     with pytest.raises(ValueError, match="chunk"):
-        bench.sender().send(parcel(1, 5, numbers=numbers))
-    assert bench.numbers() == []
+        database.sender().send(parcel(1, 5, numbers=numbers))
+    assert database.numbers() == []
 
 
 # --- two at once -----------------------------------------------------------------------------------------------------
 
 
-def _race(bench: Bench, offers: Sequence[ChunkRows]) -> list[Outcome]:
-    sink = bench.sink()
+def _race(database: Database, offers: Sequence[ChunkRows]) -> list[Outcome]:
+    sink = database.sink()
     senders = [pickle.loads(pickle.dumps(sink.sender("t1"))) for _ in offers]
     ready = threading.Barrier(len(offers))
     outcomes: list[Outcome] = [TryLater("never sent")] * len(offers)
@@ -334,38 +335,38 @@ def _race(bench: Bench, offers: Sequence[ChunkRows]) -> list[Outcome]:
     return outcomes
 
 
-def test_of_many_senders_with_the_same_range_one_lands_and_the_others_are_repeats(bench: Bench) -> None:
-    outcomes = _race(bench, [parcel(1, 2000) for _ in range(6)])
+def test_of_many_senders_with_the_same_range_one_lands_and_the_others_are_repeats(database: Database) -> None:
+    outcomes = _race(database, [parcel(1, 2000) for _ in range(6)])
     assert sorted(o.repeat for o in outcomes if isinstance(o, Landed)) == [False] + [True] * 5
-    assert bench.numbers() == list(range(1, 2001))
+    assert database.numbers() == list(range(1, 2001))
 
 
-def test_of_many_senders_with_overlapping_ranges_one_lands_and_the_others_are_conflicts(bench: Bench) -> None:
-    outcomes = _race(bench, [parcel(1 + n, 2000 + n) for n in range(6)])
+def test_of_many_senders_with_overlapping_ranges_one_lands_and_the_others_are_conflicts(database: Database) -> None:
+    outcomes = _race(database, [parcel(1 + n, 2000 + n) for n in range(6)])
     landed = [o for o in outcomes if isinstance(o, Landed)]
     assert len(landed) == 1 and sum(isinstance(o, Conflict) for o in outcomes) == 5
-    assert len(bench.numbers()) == 2000 and len(held(bench)) == 1
+    assert len(database.numbers()) == 2000 and len(held(database)) == 1
 
 
-def test_a_deliverer_that_stopped_in_the_middle_is_ended_by_the_next_one(bench: Bench) -> None:
-    stopped = bench.sender(token="old")
+def test_a_deliverer_that_stopped_in_the_middle_is_ended_by_the_next_one(database: Database) -> None:
+    stopped = database.sender(token="old")
     connection = stopped._connect()
     assert stopped._write(connection, parcel(1, 5), load(parcel(1, 5))) is None  # everything but the commit
-    sink = bench.sink()
+    sink = database.sink()
     begun = time.monotonic()
     sink.fence("new")
-    assert bench.sender(sink, "new").send(parcel(1, 8)) == Landed(8, load(parcel(1, 8)).held.digest or "", 88)
+    assert database.sender(sink, "new").send(parcel(1, 8)) == Landed(8, load(parcel(1, 8)).held.digest or "", 88)
     assert time.monotonic() - begun < postgres_connect.IDLE_SECONDS_MAX / 2
     with pytest.raises(psycopg.OperationalError):
         connection.execute("COMMIT")
     assert stopped.send(parcel(1, 5)) == Landed(5, "", 0, repeat=True)
-    assert bench.numbers() == list(range(1, 9))
+    assert database.numbers() == list(range(1, 9))
 
 
-def test_the_fence_spares_the_deliverer_itself_and_other_tables(bench: Bench) -> None:
-    mine, other = bench.sender(token="new"), bench.sender(bench.sink(table="copies"), "old")
+def test_the_fence_spares_the_deliverer_itself_and_other_tables(database: Database) -> None:
+    mine, other = database.sender(token="new"), database.sender(database.sink(table="copies"), "old")
     pids = [s._connect().info.backend_pid for s in (mine, other)]
-    bench.sink().fence("new")
+    database.sink().fence("new")
     time.sleep(0.1)
     assert [s._connect().execute("SELECT pg_backend_pid()").fetchone() for s in (mine, other)] == [(p,) for p in pids]
 
@@ -374,23 +375,23 @@ def test_the_fence_spares_the_deliverer_itself_and_other_tables(bench: Bench) ->
 
 
 def test_a_connection_lost_before_the_commit_leaves_nothing_and_is_tried_later(
-    bench: Bench, cuttable: tuple[str, Proxy]
+    database: Database, cuttable: tuple[str, Proxy]
 ) -> None:
     url, proxy = cuttable
-    sender = bench.sender(bench.sink(url=url))
+    sender = database.sender(database.sink(url=url))
     proxy.toxic("limit_data", downstream=False, bytes=20_000)
     outcome = sender.send(parcel(1, 5000))
     assert isinstance(outcome, TryLater) and "lost" in outcome.why
-    assert bench.numbers() == [] and held(bench) == []
+    assert database.numbers() == [] and held(database) == []
     proxy.heal()
     assert isinstance(sender.send(parcel(1, 5000)), Landed)
 
 
-def test_an_idle_connection_that_died_is_replaced_without_a_word(bench: Bench) -> None:
-    sink = bench.sink()
-    sender = bench.sender(sink)
+def test_an_idle_connection_that_died_is_replaced_without_a_word(database: Database) -> None:
+    sink = database.sink()
+    sender = database.sender(sink)
     sender.send(parcel(1, 5))
-    bench.ask(
+    database.ask(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'strandline%%' AND %s", True
     )
     assert sender.send(parcel(6, 9)).__class__ is Landed
@@ -399,11 +400,11 @@ def test_an_idle_connection_that_died_is_replaced_without_a_word(bench: Bench) -
 
 @pytest.mark.parametrize("lands", [True, False])
 def test_a_connection_lost_at_the_commit_is_settled_by_asking(
-    bench: Bench, cuttable: tuple[str, Proxy], lands: bool
+    database: Database, cuttable: tuple[str, Proxy], lands: bool
 ) -> None:
     """The answer is withheld by the way itself, not by us: the server commits, or never hears of it."""
     url, proxy = cuttable
-    sender = bench.sender(bench.sink(url=url))
+    sender = database.sender(database.sink(url=url))
     sender.send(parcel(1, 5))
     hit = failpoints.hit
 
@@ -425,27 +426,27 @@ def test_a_connection_lost_at_the_commit_is_settled_by_asking(
         patch.setattr(send, "_AWAY", RetryPolicy(1.0, 1.0, attempts_max=100))
         outcome = sender.send(parcel(6, 9))
     assert isinstance(outcome, Landed if lands else TryLater)
-    assert held(bench) == ([rng(1, 5), rng(6, 9)] if lands else [rng(1, 5)])
-    assert len(bench.numbers()) == (9 if lands else 5)
-    assert isinstance(sender.send(parcel(6, 9)), Landed) and len(bench.numbers()) == 9
+    assert held(database) == ([rng(1, 5), rng(6, 9)] if lands else [rng(1, 5)])
+    assert len(database.numbers()) == (9 if lands else 5)
+    assert isinstance(sender.send(parcel(6, 9)), Landed) and len(database.numbers()) == 9
 
 
 def test_a_commit_that_nobody_can_be_asked_about_is_unknown(
-    bench: Bench, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
+    database: Database, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, proxy = cuttable
     monkeypatch.setattr(send, "_AWAY", RetryPolicy(0.01, 0.05, attempts_max=3))
-    sender = bench.sender(bench.sink(url=url))
+    sender = database.sender(database.sink(url=url))
     sender.send(parcel(1, 5))
     monkeypatch.setattr(failpoints, "hit", lambda name: proxy.enable(False) if name.endswith("before_commit") else None)
     assert isinstance(sender.send(parcel(6, 9)), Unknown)
 
 
 def test_a_server_that_says_nothing_more_does_not_hold_the_sender(
-    bench: Bench, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
+    database: Database, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, proxy = cuttable
-    sender = bench.sender(bench.sink(url=url))
+    sender = database.sender(database.sink(url=url))
     sender.send(parcel(1, 5))
     monkeypatch.setattr(send, "SEND_SECONDS_MAX", 0.3)
     proxy.toxic("timeout", downstream=True, timeout=0)
@@ -459,15 +460,15 @@ def test_a_server_that_says_nothing_more_does_not_hold_the_sender(
     begun = time.monotonic()
     assert isinstance(sender.send(parcel(6, 9)), TryLater)
     assert 0.3 <= time.monotonic() - begun < 60
-    assert held(bench) == [rng(1, 5)]
+    assert held(database) == [rng(1, 5)]
 
 
 def test_a_server_that_says_nothing_more_does_not_hold_the_inspector(
-    bench: Bench, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
+    database: Database, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, proxy = cuttable
-    sink = bench.sink(url=url)
-    bench.sender(sink).send(parcel(1, 5))
+    sink = database.sink(url=url)
+    database.sender(sink).send(parcel(1, 5))
     inspector = sink.inspector()
     assert inspector.inspect(ADDRESS, rng(1, 5)).problem is None
     monkeypatch.setattr(postgres_connect, "COUNT_SECONDS_MAX", 0.3)
@@ -478,9 +479,9 @@ def test_a_server_that_says_nothing_more_does_not_hold_the_inspector(
     assert 0.3 <= time.monotonic() - begun < 60
 
 
-def test_a_server_that_is_away_is_tried_later(bench: Bench, cuttable: tuple[str, Proxy]) -> None:
+def test_a_server_that_is_away_is_tried_later(database: Database, cuttable: tuple[str, Proxy]) -> None:
     url, proxy = cuttable
-    sink = bench.sink(url=url)
+    sink = database.sink(url=url)
     proxy.enable(False)
     outcome = sink.sender("t").send(parcel(1, 5))
     assert isinstance(outcome, TryLater) and "connection" in outcome.why
@@ -488,7 +489,7 @@ def test_a_server_that_is_away_is_tried_later(bench: Bench, cuttable: tuple[str,
         sink.held([(ADDRESS, None)])
 
 
-def test_a_deadlock_is_tried_again_and_lands(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadlock_is_tried_again_and_lands(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[str | None] = []
     judge = postgres_connect.may_pass_soon
 
@@ -497,15 +498,15 @@ def test_a_deadlock_is_tried_again_and_lands(bench: Bench, monkeypatch: pytest.M
         return judge(error)
 
     monkeypatch.setattr(postgres_connect, "may_pass_soon", judged)
-    name = urlsplit(bench.url).path[1:]
-    bench.ask(f"ALTER DATABASE {name} SET deadlock_timeout = '100ms'")
-    sender = bench.sender()
+    name = urlsplit(database.url).path[1:]
+    database.ask(f"ALTER DATABASE {name} SET deadlock_timeout = '100ms'")
+    sender = database.sender()
     sender.send(parcel(1, 5))
-    bench.ask("CREATE UNIQUE INDEX ON events (amount)")
-    lane = bench.ask("SELECT id FROM strandline_lane")[0][0]
+    database.ask("CREATE UNIQUE INDEX ON events (amount)")
+    lane = database.ask("SELECT id FROM strandline_lane")[0][0]
     monkeypatch.setattr(send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'60s'"))
     copy_in, waiting = send.copy_in, list[threading.Thread]()
-    with psycopg.connect(bench.url) as other:
+    with psycopg.connect(database.url) as other:
         other.execute("SET deadlock_timeout = '60s'")
         other.execute("INSERT INTO events (amount) VALUES (8)")
 
@@ -521,21 +522,21 @@ def test_a_deadlock_is_tried_again_and_lands(bench: Bench, monkeypatch: pytest.M
             if not waiting:
                 waiting.append(threading.Thread(target=wait_for_its_range))
                 waiting[0].start()
-                _wait_until(lambda: bench.ask("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(1,)])
+                eventually(lambda: database.ask("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(1,)])
             return copy_in(*what)
 
         monkeypatch.setattr(send, "copy_in", then_copy)
         outcome = sender.send(parcel(6, 9))
         waiting[0].join()
     assert "40P01" in met
-    assert isinstance(outcome, Landed) and bench.numbers() == list(range(1, 10))
+    assert isinstance(outcome, Landed) and database.numbers() == list(range(1, 10))
 
 
-def test_a_lock_that_is_held_is_waited_for_within_bounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_held_is_waited_for_within_bounds(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'100ms'"))
     monkeypatch.setattr(send, "_BUSY", RetryPolicy(0.01, 0.05, attempts_max=4))
-    sender = bench.sender()
-    with psycopg.connect(bench.url) as other:
+    sender = database.sender()
+    with psycopg.connect(database.url) as other:
         other.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
         outcome = sender.send(parcel(1, 5))
     assert isinstance(outcome, TryLater) and "lock" in outcome.why
@@ -545,15 +546,15 @@ def test_a_lock_that_is_held_is_waited_for_within_bounds(bench: Bench, monkeypat
 @pytest.mark.parametrize(
     ("state", "words"), [("53100", "disk is full"), ("53300", "too many"), ("57P01", "shutting down")]
 )
-def test_what_the_server_lacks_is_tried_later_and_said(bench: Bench, state: str, words: str) -> None:
-    sender = bench.sender()
-    _trigger(bench, f"RAISE EXCEPTION 'no space' USING ERRCODE = '{state}'")
+def test_what_the_server_lacks_is_tried_later_and_said(database: Database, state: str, words: str) -> None:
+    sender = database.sender()
+    _trigger(database, f"RAISE EXCEPTION 'no space' USING ERRCODE = '{state}'")
     outcome = sender.send(parcel(1, 5))
     assert isinstance(outcome, TryLater) and words in outcome.why
-    assert held(bench) == []
+    assert held(database) == []
 
 
-def test_a_full_disk_is_tried_later_and_lands_when_there_is_room(bench: Bench, tmp_path: Path) -> None:
+def test_a_full_disk_is_tried_later_and_lands_when_there_is_room(database: Database, tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="strandline-"))  # not of pytest's, which the server may not enter
     folder.chmod(0o755)
     try:
@@ -565,55 +566,55 @@ def test_a_full_disk_is_tried_later_and_lands_when_there_is_room(bench: Bench, t
         space = f"small_{os.getpid()}"
         inner = folder / "space"
         inner.mkdir(mode=0o700)
-        owner = bench.ask("SELECT current_setting('data_directory')")[0][0]
+        owner = database.ask("SELECT current_setting('data_directory')")[0][0]
         os.chown(inner, Path(owner).stat().st_uid, Path(owner).stat().st_gid)
-        bench.ask(f"CREATE TABLESPACE {space} LOCATION '{inner}'")
+        database.ask(f"CREATE TABLESPACE {space} LOCATION '{inner}'")
         try:
-            sender = bench.sender()
-            bench.ask(f"ALTER TABLE events SET TABLESPACE {space}")
+            sender = database.sender()
+            database.ask(f"ALTER TABLE events SET TABLESPACE {space}")
             outcome = sender.send(parcel(1, 30_000))
             assert isinstance(outcome, TryLater) and "disk is full" in outcome.why
-            assert held(bench) == [] and bench.numbers() == []
-            bench.ask("ALTER TABLE events SET TABLESPACE pg_default")
+            assert held(database) == [] and database.numbers() == []
+            database.ask("ALTER TABLE events SET TABLESPACE pg_default")
             assert isinstance(sender.send(parcel(1, 30_000)), Landed)
         finally:
-            bench.ask("DROP TABLE events")
-            bench.ask(f"DROP TABLESPACE {space}")
+            database.ask("DROP TABLE events")
+            database.ask(f"DROP TABLESPACE {space}")
     finally:
         subprocess.run(["umount", folder], capture_output=True, check=False)
         folder.rmdir()
 
 
-def _trigger(bench: Bench, body: str) -> None:
-    bench.ask(
+def _trigger(database: Database, body: str) -> None:
+    database.ask(
         f"CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NEW; END $$; "
         "CREATE TRIGGER act BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION act()"
     )
 
 
-def test_rows_that_a_trigger_swallows_are_noticed_and_nothing_lands(bench: Bench) -> None:
-    sender = bench.sender()
-    _trigger(bench, "IF NEW._ingest_seq = 3 THEN RETURN NULL; END IF")
+def test_rows_that_a_trigger_swallows_are_noticed_and_nothing_lands(database: Database) -> None:
+    sender = database.sender()
+    _trigger(database, "IF NEW._ingest_seq = 3 THEN RETURN NULL; END IF")
     outcome = sender.send(parcel(1, 5))
     assert isinstance(outcome, TryLater) and "4 of 5 rows" in outcome.why
-    assert bench.numbers() == [] and held(bench) == []
+    assert database.numbers() == [] and held(database) == []
 
 
-def test_killed_on_either_side_of_the_commit_it_lands_once(bench: Bench) -> None:
-    sender = bench.sender()
+def test_killed_on_either_side_of_the_commit_it_lands_once(database: Database) -> None:
+    sender = database.sender()
     for point in ("postgres.before_commit", "postgres.after_commit"):
         failpoints.arm(f"{point}=fail")
         with pytest.raises(failpoints.FailpointError):
             sender.send(parcel(1, 5))
         failpoints.arm("")
-        assert len(bench.numbers()) == (0 if point.endswith("before_commit") else 5)
+        assert len(database.numbers()) == (0 if point.endswith("before_commit") else 5)
     assert isinstance(repeat := sender.send(parcel(1, 5)), Landed) and repeat.repeat
-    assert bench.numbers() == [1, 2, 3, 4, 5]
+    assert database.numbers() == [1, 2, 3, 4, 5]
 
 
-def test_commits_are_durable_even_where_the_user_has_them_not(bench: Bench) -> None:
-    bench.ask(f"ALTER DATABASE {urlsplit(bench.url).path[1:]} SET synchronous_commit = off")
-    connection = bench.sender()._connect()
+def test_commits_are_durable_even_where_the_user_has_them_not(database: Database) -> None:
+    database.ask(f"ALTER DATABASE {urlsplit(database.url).path[1:]} SET synchronous_commit = off")
+    connection = database.sender()._connect()
     assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
     connection.execute(postgres_connect.BEGIN)
     assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
@@ -634,14 +635,14 @@ def test_commits_are_durable_even_where_the_user_has_them_not(bench: Bench) -> N
     ],
 )
 def test_a_row_that_cannot_be_taken_is_refused_and_its_number_named(
-    bench: Bench, row: tuple[str | None, str], says: str
+    database: Database, row: tuple[str | None, str], says: str
 ) -> None:
-    sender = bench.sender()
-    bench.ask("ALTER TABLE events ADD CHECK (amount >= 0), ALTER COLUMN name SET NOT NULL, ADD UNIQUE (amount)")
-    bench.ask("INSERT INTO events VALUES (NULL, 'a row of somebody else', 7)")
+    sender = database.sender()
+    database.ask("ALTER TABLE events ADD CHECK (amount >= 0), ALTER COLUMN name SET NOT NULL, ADD UNIQUE (amount)")
+    database.ask("INSERT INTO events VALUES (NULL, 'a row of somebody else', 7)")
     outcome = sender.send(parcel(1, 5, row=lambda n: row if n == 4 else ("fine", str(n + 100))))
     assert isinstance(outcome, Refused) and says in outcome.why and "number 4" in outcome.why
-    assert bench.numbers() == [None] and held(bench) == []
+    assert database.numbers() == [None] and held(database) == []
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -660,51 +661,51 @@ def test_a_row_that_cannot_be_taken_is_refused_and_its_number_named(
     ],
 )
 def test_a_table_that_was_altered_is_tried_later_and_what_changed_is_named(
-    bench: Bench, change: str, named: str
+    database: Database, change: str, named: str
 ) -> None:
     """`real` would take every int and round it: nothing but looking finds that."""
-    sender = bench.sender()
-    bench.ask(change)
+    sender = database.sender()
+    database.ask(change)
     outcome = sender.send(parcel(1, 5))
     assert isinstance(outcome, TryLater) and named in outcome.why
-    assert held(bench) == []
+    assert held(database) == []
 
 
-def test_a_table_that_takes_more_than_before_is_fine(bench: Bench) -> None:
-    sender = bench.sender()
-    bench.ask("ALTER TABLE events ALTER COLUMN amount TYPE bigint, ADD COLUMN seen timestamptz DEFAULT now()")
+def test_a_table_that_takes_more_than_before_is_fine(database: Database) -> None:
+    sender = database.sender()
+    database.ask("ALTER TABLE events ALTER COLUMN amount TYPE bigint, ADD COLUMN seen timestamptz DEFAULT now()")
     assert isinstance(sender.send(parcel(1, 5)), Landed)
 
 
-def test_a_missing_table_is_refused_with_the_statement_that_creates_it(bench: Bench) -> None:
+def test_a_missing_table_is_refused_with_the_statement_that_creates_it(database: Database) -> None:
     with pytest.raises(SchemaError) as refused:
-        bench.sink(create="false")
+        database.sink(create="false")
     assert refused.value.hint is not None
-    bench.ask(refused.value.hint.partition("create=true: ")[2])
-    assert isinstance(bench.sender(bench.sink(create="false")).send(parcel(1, 5)), Landed)
+    database.ask(refused.value.hint.partition("create=true: ")[2])
+    assert isinstance(database.sender(database.sink(create="false")).send(parcel(1, 5)), Landed)
 
 
-def test_a_new_column_is_followed_if_it_may_create_and_refused_with_the_statement_if_not(bench: Bench) -> None:
-    bench.sender().send(parcel(1, 2))
+def test_a_new_column_is_followed_if_it_may_create_and_refused_with_the_statement_if_not(database: Database) -> None:
+    database.sender().send(parcel(1, 2))
     wider = (*COLUMNS, Column("Größe %s", Primitive("decimal(38,10)")))
     with pytest.raises(SchemaError, match="Größe") as refused:
-        bench.sink(wider, create="false")
+        database.sink(wider, create="false")
     sent = parcel(3, 4, row=lambda n: ("x", "1", "9" * 28 + ".0123456789"))
-    assert isinstance(bench.sender(bench.sink(wider)).send(sent), Landed)
+    assert isinstance(database.sender(database.sink(wider)).send(sent), Landed)
     assert (
-        bench.ask('SELECT "Größe %s"::text FROM events ORDER BY _ingest_seq')
+        database.ask('SELECT "Größe %s"::text FROM events ORDER BY _ingest_seq')
         == [(None,)] * 2 + [("9" * 28 + ".0123456789",)] * 2
     )
-    bench.ask(refused.value.hint or "")  # says what was done
+    database.ask(refused.value.hint or "")  # says what was done
 
 
-def test_a_column_that_is_no_longer_delivered_stays_and_gets_nulls(bench: Bench) -> None:
-    bench.sender().send(parcel(1, 1))
-    assert isinstance(bench.sender(bench.sink(COLUMNS[:2])).send(parcel(2, 2, row=lambda n: ("x",))), Landed)
-    assert bench.ask("SELECT amount FROM events ORDER BY _ingest_seq") == [(1,), (None,)]
-    bench.ask("DELETE FROM events WHERE amount IS NULL; ALTER TABLE events ALTER COLUMN amount SET NOT NULL")
+def test_a_column_that_is_no_longer_delivered_stays_and_gets_nulls(database: Database) -> None:
+    database.sender().send(parcel(1, 1))
+    assert isinstance(database.sender(database.sink(COLUMNS[:2])).send(parcel(2, 2, row=lambda n: ("x",))), Landed)
+    assert database.ask("SELECT amount FROM events ORDER BY _ingest_seq") == [(1,), (None,)]
+    database.ask("DELETE FROM events WHERE amount IS NULL; ALTER TABLE events ALTER COLUMN amount SET NOT NULL")
     with pytest.raises(SchemaError, match="amount"):
-        bench.sink(COLUMNS[:2])
+        database.sink(COLUMNS[:2])
 
 
 @pytest.mark.parametrize(
@@ -724,45 +725,45 @@ def test_a_column_that_is_no_longer_delivered_stays_and_gets_nulls(bench: Bench)
         ('(_ingest_seq bigint, name text, amount integer, own int NOT NULL)', False),
     ],
 )  # fmt: skip
-def test_only_a_table_that_loses_nothing_is_accepted(bench: Bench, table: str, fits: bool) -> None:
-    bench.ask(f"CREATE TABLE events {table}")
+def test_only_a_table_that_loses_nothing_is_accepted(database: Database, table: str, fits: bool) -> None:
+    database.ask(f"CREATE TABLE events {table}")
     if fits:
-        assert isinstance(bench.sender(bench.sink(create="false")).send(parcel(1, 3)), Landed)
+        assert isinstance(database.sender(database.sink(create="false")).send(parcel(1, 3)), Landed)
     else:
         with pytest.raises(SchemaError) as refused:
-            bench.sink()
+            database.sink()
         assert "ALTER TABLE" in (refused.value.hint or "")
 
 
-def test_views_unlogged_tables_and_missing_schemas_are_refused(bench: Bench) -> None:
-    bench.ask("CREATE VIEW seen AS SELECT 1 AS _ingest_seq")
-    bench.ask("CREATE UNLOGGED TABLE fast (_ingest_seq bigint, name text, amount int)")
+def test_views_unlogged_tables_and_missing_schemas_are_refused(database: Database) -> None:
+    database.ask("CREATE VIEW seen AS SELECT 1 AS _ingest_seq")
+    database.ask("CREATE UNLOGGED TABLE fast (_ingest_seq bigint, name text, amount int)")
     for table, says in (("seen", "not a table"), ("fast", "unlogged"), ("nowhere.events", "no schema")):
         with pytest.raises(SchemaError, match=says):
-            bench.sink(table=table)
+            database.sink(table=table)
 
 
-def test_a_table_that_vanished_is_not_quietly_made_anew(bench: Bench) -> None:
-    bench.sender().send(parcel(1, 5))
-    bench.ask("DROP TABLE events")
+def test_a_table_that_vanished_is_not_quietly_made_anew(database: Database) -> None:
+    database.sender().send(parcel(1, 5))
+    database.ask("DROP TABLE events")
     with pytest.raises(RefusedError, match="gone"):
-        bench.sink()
-    bench.sink(generation="2")
-    assert bench.numbers() == []
+        database.sink()
+    database.sink(generation="2")
+    assert database.numbers() == []
 
 
 # --- rows that a trigger refuses -------------------------------------------------------------------------------------
 
 
-def raising(bench: Bench, condition: str, when: str = "BEFORE INSERT ON events", state: str = "P0001") -> None:
+def raising(database: Database, condition: str, when: str = "BEFORE INSERT ON events", state: str = "P0001") -> None:
     """A trigger that refuses rows with a code that says nothing about whose fault it is."""
-    bench.ask(
+    database.ask(
         f"CREATE OR REPLACE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF {condition} THEN "
         f"RAISE EXCEPTION 'not today' USING ERRCODE = '{state}'; END IF; RETURN NEW; END $$"
     )
-    bench.ask("DROP TRIGGER IF EXISTS act ON events")
+    database.ask("DROP TRIGGER IF EXISTS act ON events")
     kind = "CONSTRAINT TRIGGER" if "DEFERRABLE" in when else "TRIGGER"
-    bench.ask(f"CREATE {kind} act {when} FOR EACH ROW EXECUTE FUNCTION act()")
+    database.ask(f"CREATE {kind} act {when} FOR EACH ROW EXECUTE FUNCTION act()")
 
 
 def split_down(sender: PostgresSender, sent: ChunkRows) -> list[int]:
@@ -780,52 +781,52 @@ def split_down(sender: PostgresSender, sent: ChunkRows) -> list[int]:
 
 @pytest.mark.parametrize("state", ["P0001", "42501", "38000", "ZZ123"])
 @pytest.mark.parametrize("when", ["BEFORE INSERT ON events", "AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED"])
-def test_rows_that_a_trigger_refuses_stand_alone_in_the_end(bench: Bench, when: str, state: str) -> None:
-    sender = bench.sender()
-    raising(bench, "NEW._ingest_seq % 60 = 7", when, state)
+def test_rows_that_a_trigger_refuses_stand_alone_in_the_end(database: Database, when: str, state: str) -> None:
+    sender = database.sender()
+    raising(database, "NEW._ingest_seq % 60 = 7", when, state)
     assert split_down(sender, parcel(1, 200)) == [7, 67, 127, 187]
-    assert bench.numbers() == [n for n in range(1, 201) if n % 60 != 7]
+    assert database.numbers() == [n for n in range(1, 201) if n % 60 != 7]
 
 
-def test_a_trigger_that_refuses_everything_is_trouble_of_the_server(bench: Bench) -> None:
-    sender = bench.sender()
-    raising(bench, "true")
+def test_a_trigger_that_refuses_everything_is_trouble_of_the_server(database: Database) -> None:
+    sender = database.sender()
+    raising(database, "true")
     for hi in (1, 40):
         assert isinstance(sender.send(parcel(1, hi)), TryLater), "nothing was ever taken"
-    raising(bench, "NEW.amount < 0")
+    raising(database, "NEW.amount < 0")
     assert isinstance(sender.send(parcel(1, 40)), Landed)
-    raising(bench, "true")
+    raising(database, "true")
     for hi in (41, 90):
         assert isinstance(sender.send(parcel(41, hi)), TryLater)
-    raising(bench, "NEW._ingest_seq > 40")
-    bench.ask("CREATE UNIQUE INDEX ON events (_ingest_seq)")
+    raising(database, "NEW._ingest_seq > 40")
+    database.ask("CREATE UNIQUE INDEX ON events (_ingest_seq)")
     for hi in (41, 90):
         assert isinstance(sender.send(parcel(41, hi)), Refused), "it takes rows that it has, and none of these"
-    assert bench.numbers() == list(range(1, 41))
+    assert database.numbers() == list(range(1, 41))
 
 
-def test_a_bad_row_stands_alone_where_a_trigger_also_refuses_rows_that_exist(bench: Bench) -> None:
-    sender = bench.sender()
+def test_a_bad_row_stands_alone_where_a_trigger_also_refuses_rows_that_exist(database: Database) -> None:
+    sender = database.sender()
     exists = "EXISTS (SELECT FROM events e WHERE e._ingest_seq = NEW._ingest_seq)"
-    raising(bench, f"NEW._ingest_seq % 60 = 7 OR {exists}")
+    raising(database, f"NEW._ingest_seq % 60 = 7 OR {exists}")
     assert split_down(sender, parcel(1, 70)) == [7, 67]
-    raising(bench, f"true OR {exists}")
+    raising(database, f"true OR {exists}")
     assert isinstance(sender.send(parcel(71, 71)), TryLater)
 
 
-def test_what_only_undelivered_rows_can_tell_is_left_to_who_has_them(bench: Bench) -> None:
+def test_what_only_undelivered_rows_can_tell_is_left_to_who_has_them(database: Database) -> None:
     """A trigger that takes neither old names nor copies: nothing that the table holds goes through again."""
-    sender = bench.sender()
+    sender = database.sender()
     assert isinstance(sender.send(parcel(1, 6)), Landed)
-    raising(bench, "NEW.name = 'name 7' OR EXISTS (SELECT FROM events e WHERE e.name = NEW.name)")
+    raising(database, "NEW.name = 'name 7' OR EXISTS (SELECT FROM events e WHERE e.name = NEW.name)")
     bad = parcel(7, 7)
     outcome = sender.send(bad)
     assert isinstance(outcome, TryLater) and outcome.may_be_rows
     assert not sender.takes_any(bad.rows) and sender.takes_any(parcel(7, 9).rows)
-    assert bench.numbers() == list(range(1, 7)), "trying changes nothing"
+    assert database.numbers() == list(range(1, 7)), "trying changes nothing"
     assert isinstance(sender.blaming_rows().send(bad), Refused)
     assert isinstance(sender.blaming_rows().send(parcel(8, 9)), Landed)
-    raising(bench, "true", state="57P03")
+    raising(database, "true", state="57P03")
     outcome = sender.blaming_rows().send(bad)
     assert isinstance(outcome, TryLater) and not outcome.may_be_rows, "the server itself"
 
@@ -835,8 +836,8 @@ def test_what_only_undelivered_rows_can_tell_is_left_to_who_has_them(bench: Benc
 _COPIED = "CREATE TABLE other AS TABLE events; DROP TABLE events; ALTER TABLE other RENAME TO events"
 
 
-def claimed(bench: Bench, **options: str) -> PostgresSink:
-    sink = bench.sink(**options)
+def claimed(database: Database, **options: str) -> PostgresSink:
+    sink = database.sink(**options)
     sink.claim(Claim("lake-1", "instance-1", "default.events", "uuid-1"), int(options.get("generation", "1")))
     return sink
 
@@ -862,163 +863,163 @@ def claimed(bench: Bench, **options: str) -> PostgresSink:
     ],
 )
 def test_a_table_that_is_not_the_one_it_was_is_asked_for_its_rows(
-    bench: Bench, statement: str, there: int | None
+    database: Database, statement: str, there: int | None
 ) -> None:
-    assert claimed(bench).find_loss() is None, "nothing was delivered yet"
-    sender = bench.sender()
+    assert claimed(database).find_loss() is None, "nothing was delivered yet"
+    sender = database.sender()
     sender.send(parcel(1, 3))
     sender.send(parcel(4, 9, numbers=[4, 9]))
     for one in statement.split(";"):
-        bench.ask(one)
-    sink = bench.sink(None)
+        database.ask(one)
+    sink = database.sink(None)
     loss = sink.find_loss()
     assert (loss and (loss.given, loss.there)) == (None if there is None else (5, there))
     remaining = sink.remaining([ADDRESS])[0]
     if there is None:
-        assert bench.sink().find_loss() is None, "it is the table from now on"
+        assert database.sink().find_loss() is None, "it is the table from now on"
         return
     assert remaining.missing == 5 - there
     assert [h.rows for h in remaining.held.ranges] == ([rng(1, 3)] if there else [])
     assert remaining.in_part == ((rng(4, 9),) if there else ())
     assert sink.find_loss() == loss, "looking changes nothing"
     sink.accept_loss()
-    assert sink.find_loss() is None and held(bench) == [rng(1, 3), rng(4, 9)]
+    assert sink.find_loss() is None and held(database) == [rng(1, 3), rng(4, 9)]
     assert sink.remaining([ADDRESS])[0].missing == 0
     if "(name text)" not in statement:
-        assert isinstance(bench.sender(claimed(bench)).send(parcel(10, 11)), Landed)
-        bench.ask("TRUNCATE events")
+        assert isinstance(database.sender(claimed(database)).send(parcel(10, 11)), Landed)
+        database.ask("TRUNCATE events")
         again = sink.find_loss()
         assert again is not None and (again.given, again.there) == (2 + (3 if there else 0), 0)
 
 
-def test_a_table_that_its_consumers_may_empty_goes_on_without_its_rows(bench: Bench) -> None:
-    sender = bench.sender(claimed(bench, may_be_empty="true"))
+def test_a_table_that_its_consumers_may_empty_goes_on_without_its_rows(database: Database) -> None:
+    sender = database.sender(claimed(database, may_be_empty="true"))
     assert isinstance(sender.send(parcel(1, 5)), Landed)
     for n, emptied in enumerate(("DELETE FROM events", "DELETE FROM events; VACUUM FULL events", "TRUNCATE events")):
         for statement in emptied.split(";"):
-            bench.ask(statement)
-        sink = bench.sink(may_be_empty="true")
-        assert bench.sink().find_loss() is not None and sink.find_loss() is None
-        assert isinstance(bench.sender(sink).send(parcel(6 + n, 6 + n)), Landed)
-    bench.ask("DROP TABLE events")
-    assert (loss := bench.sink(None, may_be_empty="true").find_loss()) is not None and loss.given == 8
+            database.ask(statement)
+        sink = database.sink(may_be_empty="true")
+        assert database.sink().find_loss() is not None and sink.find_loss() is None
+        assert isinstance(database.sender(sink).send(parcel(6 + n, 6 + n)), Landed)
+    database.ask("DROP TABLE events")
+    assert (loss := database.sink(None, may_be_empty="true").find_loss()) is not None and loss.given == 8
     with pytest.raises(UsageError, match="may_be_empty is true or false"):
-        bench.sink(None, may_be_empty="perhaps")
+        database.sink(None, may_be_empty="perhaps")
 
 
-def test_the_rows_of_a_table_are_looked_for_through_the_index_of_their_numbers(bench: Bench) -> None:
+def test_the_rows_of_a_table_are_looked_for_through_the_index_of_their_numbers(database: Database) -> None:
     """Otherwise every run would read what was deleted by age and not yet vacuumed."""
-    claimed(bench)
-    bench.ask("INSERT INTO events SELECT n, 'x', 1 FROM generate_series(1, 20000) n")
-    bench.ask("DELETE FROM events WHERE _ingest_seq < 20000")
+    claimed(database)
+    database.ask("INSERT INTO events SELECT n, 'x', 1 FROM generate_series(1, 20000) n")
+    database.ask("DELETE FROM events WHERE _ingest_seq < 20000")
     read = "SELECT seq_scan, idx_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'events'"
-    with bench.person.transaction():
-        (before,) = bench.ask(read)
-        assert has_rows(bench.person, TableName("public", "events"))
-        (after,) = bench.ask(read)
+    with database.person.transaction():
+        (before,) = database.ask(read)
+        assert has_rows(database.person, TableName("public", "events"))
+        (after,) = database.ask(read)
     assert [a - b for a, b in zip(after, before, strict=True)] == [0, 1, 1]
 
 
-def test_nothing_lands_in_a_table_that_was_emptied_or_replaced_meanwhile(bench: Bench) -> None:
-    sender = bench.sender(claimed(bench))
+def test_nothing_lands_in_a_table_that_was_emptied_or_replaced_meanwhile(database: Database) -> None:
+    sender = database.sender(claimed(database))
     assert isinstance(sender.send(parcel(1, 5)), Landed)
-    bench.ask("TRUNCATE events")
+    database.ask("TRUNCATE events")
     outcome = sender.send(parcel(6, 9))
     assert isinstance(outcome, TryLater) and "emptied" in outcome.why
-    assert bench.numbers() == [] and held(bench) == [rng(1, 5)]
+    assert database.numbers() == [] and held(database) == [rng(1, 5)]
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_a_table_whose_rows_are_all_deleted_between_two_chunks_is_noticed(bench: Bench, index: bool) -> None:
-    sink = claimed(bench)
+def test_a_table_whose_rows_are_all_deleted_between_two_chunks_is_noticed(database: Database, index: bool) -> None:
+    sink = claimed(database)
     if not index:
-        bench.ask("DROP INDEX events__ingest_seq_idx")
-    sender = bench.sender(sink)
+        database.ask("DROP INDEX events__ingest_seq_idx")
+    sender = database.sender(sink)
     for lo, hi in ((1, 5), (6, 9)):
         assert isinstance(sender.send(parcel(lo, hi)), Landed)
-    bench.ask("DELETE FROM events WHERE _ingest_seq <> 2")
+    database.ask("DELETE FROM events WHERE _ingest_seq <> 2")
     assert isinstance(sender.send(parcel(10, 12)), Landed), "one row that it got before is enough"
-    bench.ask("DELETE FROM events")
+    database.ask("DELETE FROM events")
     outcome = sender.send(parcel(13, 15))
     assert isinstance(outcome, TryLater) and "was emptied a moment ago" in outcome.why
-    assert held(bench) == [rng(1, 5), rng(6, 9), rng(10, 12)] and bench.numbers() == []
+    assert held(database) == [rng(1, 5), rng(6, 9), rng(10, 12)] and database.numbers() == []
     loss = sink.find_loss()
     assert loss is not None and (loss.given, loss.there) == (12, 0)
-    assert isinstance(bench.sender(bench.sink(may_be_empty="true")).send(parcel(13, 15)), Landed)
-    bench.ask("DELETE FROM events")
+    assert isinstance(database.sender(database.sink(may_be_empty="true")).send(parcel(13, 15)), Landed)
+    database.ask("DELETE FROM events")
     sink.accept_loss()
     assert isinstance(sender.send(parcel(16, 17)), Landed)
     assert isinstance(sender.send(parcel(18, 19)), Landed)
 
 
-def test_lanes_that_lie_between_each_other_do_not_look_like_an_emptied_table(bench: Bench) -> None:
-    sender = bench.sender(claimed(bench))
+def test_lanes_that_lie_between_each_other_do_not_look_like_an_emptied_table(database: Database) -> None:
+    sender = database.sender(claimed(database))
     lanes = [replace(ADDRESS, partition=f"kind={name}") for name in "ab"]
     for n, lane in enumerate(lanes):
         outcome = sender.send(parcel(1, 10, numbers=list(range(1 + n, 11, 2)), address=lane))
         assert isinstance(outcome, Landed), outcome
-    bench.ask("DELETE FROM events WHERE _ingest_seq <> 4")
+    database.ask("DELETE FROM events WHERE _ingest_seq <> 4")
     third = replace(ADDRESS, partition="kind=c")
     assert isinstance(sender.send(parcel(3, 5, numbers=[3, 5], address=third)), Landed)
 
 
-def test_a_chunk_looks_for_the_row_beside_it_through_the_index(bench: Bench) -> None:
+def test_a_chunk_looks_for_the_row_beside_it_through_the_index(database: Database) -> None:
     """Otherwise every chunk would read what was deleted by age and not yet vacuumed."""
-    sink = claimed(bench)
-    assert isinstance(bench.sender(sink).send(parcel(1, 20000)), Landed)
-    bench.ask("DELETE FROM events WHERE _ingest_seq < 20000")
-    bench.ask("INSERT INTO events SELECT n, 'x', 1 FROM generate_series(20001, 20010) n")
+    sink = claimed(database)
+    assert isinstance(database.sender(sink).send(parcel(1, 20000)), Landed)
+    database.ask("DELETE FROM events WHERE _ingest_seq < 20000")
+    database.ask("INSERT INTO events SELECT n, 'x', 1 FROM generate_series(20001, 20010) n")
     read = "SELECT seq_scan, idx_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'events'"
     record, chunk = RecordTables(TableName("public", "events")), HeldRange(rng(20001, 20010), 10)
-    with bench.person.transaction():
-        (before,) = bench.ask(read)
-        assert not holds_only(bench.person, record, 1, chunk, 1, indexed=True)
-        (after,) = bench.ask(read)
+    with database.person.transaction():
+        (before,) = database.ask(read)
+        assert not holds_only(database.person, record, 1, chunk, 1, indexed=True)
+        (after,) = database.ask(read)
     assert [a - b for a, b in zip(after, before, strict=True)] == [0, 1, 1]
 
 
-def test_a_table_in_partitions_is_emptied_when_all_of_them_are(bench: Bench) -> None:
-    bench.ask("CREATE TABLE events (_ingest_seq bigint, name text, amount integer) PARTITION BY RANGE (_ingest_seq)")
-    bench.ask("CREATE TABLE low PARTITION OF events FOR VALUES FROM (1) TO (4)")
-    bench.ask("CREATE TABLE high PARTITION OF events FOR VALUES FROM (4) TO (100)")
-    sink = claimed(bench)
-    assert isinstance(bench.sender(sink).send(parcel(1, 5)), Landed)
-    bench.ask("DROP TABLE low")  # a rotation is the owner's business
+def test_a_table_in_partitions_is_emptied_when_all_of_them_are(database: Database) -> None:
+    database.ask("CREATE TABLE events (_ingest_seq bigint, name text, amount integer) PARTITION BY RANGE (_ingest_seq)")
+    database.ask("CREATE TABLE low PARTITION OF events FOR VALUES FROM (1) TO (4)")
+    database.ask("CREATE TABLE high PARTITION OF events FOR VALUES FROM (4) TO (100)")
+    sink = claimed(database)
+    assert isinstance(database.sender(sink).send(parcel(1, 5)), Landed)
+    database.ask("DROP TABLE low")  # a rotation is the owner's business
     assert sink.find_loss() is None
-    bench.ask("TRUNCATE events")
+    database.ask("TRUNCATE events")
     loss = sink.find_loss()
     assert loss is not None and (loss.given, loss.there) == (5, 0)
-    bench.ask("DROP TABLE events")
+    database.ask("DROP TABLE events")
 
 
-def test_a_new_generation_begins_with_the_table_as_it_is(bench: Bench) -> None:
-    sink = claimed(bench)
-    bench.sender(sink).send(parcel(1, 5))
-    bench.ask("TRUNCATE events")
-    assert claimed(bench, generation="2").find_loss() is None
-    assert bench.sink(None, generation="2").find_loss() is None, "the record has its identity now"
+def test_a_new_generation_begins_with_the_table_as_it_is(database: Database) -> None:
+    sink = claimed(database)
+    database.sender(sink).send(parcel(1, 5))
+    database.ask("TRUNCATE events")
+    assert claimed(database, generation="2").find_loss() is None
+    assert database.sink(None, generation="2").find_loss() is None, "the record has its identity now"
 
 
-def test_a_record_of_the_first_version_gets_what_it_lacks(bench: Bench) -> None:
-    bench.sender(claimed(bench)).send(parcel(1, 5))
-    bench.ask("ALTER TABLE strandline_sink DROP COLUMN table_oid, DROP COLUMN storage, DROP COLUMN term")
-    bench.ask("ALTER TABLE strandline_range DROP COLUMN given_up")
-    bench.ask("UPDATE strandline_sink SET version = 1")
-    sink = claimed(bench)
-    assert sink.find_loss() is None and bench.ask("SELECT version FROM strandline_sink") == [(3,)]
-    assert isinstance(bench.sender(sink).send(parcel(6, 9)), Landed)
-    bench.ask("TRUNCATE events")
+def test_a_record_of_the_first_version_gets_what_it_lacks(database: Database) -> None:
+    database.sender(claimed(database)).send(parcel(1, 5))
+    database.ask("ALTER TABLE strandline_sink DROP COLUMN table_oid, DROP COLUMN storage, DROP COLUMN term")
+    database.ask("ALTER TABLE strandline_range DROP COLUMN given_up")
+    database.ask("UPDATE strandline_sink SET version = 1")
+    sink = claimed(database)
+    assert sink.find_loss() is None and database.ask("SELECT version FROM strandline_sink") == [(3,)]
+    assert isinstance(database.sender(sink).send(parcel(6, 9)), Landed)
+    database.ask("TRUNCATE events")
     assert (loss := sink.find_loss()) is not None and loss.given == 9
 
 
-def test_odd_names_of_tables_and_columns_are_taken_as_they_are(bench: Bench) -> None:
-    bench.ask('CREATE SCHEMA "My %s Schema"')
+def test_odd_names_of_tables_and_columns_are_taken_as_they_are(database: Database) -> None:
+    database.ask('CREATE SCHEMA "My %s Schema"')
     columns = (NUMBER, Column('a "quoted" %s; name', Primitive("string")), Column("SELECT", Primitive("int")))
-    sink = bench.sink(columns, table="My %s Schema.Ev'ents %")
+    sink = database.sink(columns, table="My %s Schema.Ev'ents %")
     sink.claim(CLAIM, 1)
-    assert isinstance(bench.sender(sink).send(parcel(1, 3)), Landed)
+    assert isinstance(database.sender(sink).send(parcel(1, 3)), Landed)
     assert sink.inspector().inspect(ADDRESS, rng(1, 3)).problem is None
-    assert bench.ask('SELECT count(*) FROM "My %s Schema"."Ev\'ents %"') == [(3,)]
+    assert database.ask('SELECT count(*) FROM "My %s Schema"."Ev\'ents %"') == [(3,)]
 
 
 # --- every type ------------------------------------------------------------------------------------------------------
@@ -1111,17 +1112,17 @@ _TYPES: list[tuple[ColumnType, str, Sequence[tuple[str | None, object]]]] = [
 ]
 
 
-def test_every_type_arrives_with_its_edge_values(bench: Bench) -> None:
+def test_every_type_arrives_with_its_edge_values(database: Database) -> None:
     columns = [Column(f"c{n}", kind) for n, (kind, _, _) in enumerate(_TYPES)]
     assert [pg_type(c) for c in columns] == [created for _, created, _ in _TYPES]
     deep = max(len(values) for _, _, values in _TYPES)
     cells = [[v[0] for v in values] + [None] * (deep - len(values)) for _, _, values in _TYPES]
-    sender = bench.sender(bench.sink((NUMBER, *columns)))
+    sender = database.sender(database.sink((NUMBER, *columns)))
     assert isinstance(sender.send(parcel(1, deep, row=lambda n: [c[n - 1] for c in cells])), Landed)
-    bench.ask("SET TimeZone = 'UTC'")
+    database.ask("SET TimeZone = 'UTC'")
     for n, (kind, created, values) in enumerate(_TYPES):
         plain = created in ("boolean", "integer", "bigint", "jsonb")
-        found = bench.ask(
+        found = database.ask(
             f"SELECT c{n}{'' if plain else '::text'} FROM events ORDER BY _ingest_seq LIMIT {len(values)}"
         )
         assert [value for (value,) in found] == [wanted for _, wanted in values], kind
@@ -1132,8 +1133,8 @@ def test_the_table_of_types_names_every_type_of_iceberg() -> None:
     assert {r.created.partition("(")[0] for r in TYPE_RULES} == {created.partition("(")[0] for _, created, _ in _TYPES}
 
 
-def test_what_spark_calls_a_year_before_christ_is_refused_not_bent(bench: Bench) -> None:
-    sender = bench.sender(bench.sink((NUMBER, Column("day", Primitive("date")))))
+def test_what_spark_calls_a_year_before_christ_is_refused_not_bent(database: Database) -> None:
+    sender = database.sender(database.sink((NUMBER, Column("day", Primitive("date")))))
     for n, day in enumerate(("-0044-03-15", "+12024-01-01", "0000-01-01"), 1):
         assert isinstance(sender.send(parcel(n, n, row=lambda _, day=day: (day,))), Refused)
 
@@ -1143,10 +1144,10 @@ def test_what_spark_calls_a_year_before_christ_is_refused_not_bent(bench: Bench)
 CLAIM = Claim("lake-1", "instance-1", "default.events", "uuid-1")
 
 
-def test_a_claim_is_kept_and_its_generation_only_rises(bench: Bench) -> None:
-    sink = bench.sink(None)
+def test_a_claim_is_kept_and_its_generation_only_rises(database: Database) -> None:
+    sink = database.sink(None)
     assert [sink.claim(CLAIM, g).generation for g in (1, 3, 2)] == [1, 3, 3]
-    found = bench.sink(None).claimed()
+    found = database.sink(None).claimed()
     assert found is not None and (found.claim, found.generation) == (CLAIM, 3)
     other = sink.claim(Claim("lake-1", "instance-2", "default.events", "uuid-1"), 1)
     assert other.claim == CLAIM
@@ -1155,31 +1156,31 @@ def test_a_claim_is_kept_and_its_generation_only_rises(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "other", [Claim("lake-2", "i", "default.events", "u"), Claim("lake-1", "i", "default.other", "u")]
 )
-def test_a_table_of_another_lake_or_dataset_is_refused_and_its_owner_named(bench: Bench, other: Claim) -> None:
-    bench.sink(None).claim(CLAIM, 1)
+def test_a_table_of_another_lake_or_dataset_is_refused_and_its_owner_named(database: Database, other: Claim) -> None:
+    database.sink(None).claim(CLAIM, 1)
     with pytest.raises(RefusedError, match=r"lake-1, dataset default\.events"):
-        bench.sink(None).claim(other, 5)
-    found = bench.sink(None).claimed()
+        database.sink(None).claim(other, 5)
+    found = database.sink(None).claimed()
     assert found is not None and found.generation == 1
 
 
-def test_the_record_of_a_newer_version_is_refused(bench: Bench) -> None:
-    bench.sink(None).claim(CLAIM, 1)
-    bench.ask("UPDATE strandline_sink SET version = 4")
+def test_the_record_of_a_newer_version_is_refused(database: Database) -> None:
+    database.sink(None).claim(CLAIM, 1)
+    database.ask("UPDATE strandline_sink SET version = 4")
     with pytest.raises(RefusedError, match="newer"):
-        bench.sink(None).claimed()
+        database.sink(None).claimed()
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_are_gone_or_stand_twice_are_counted_and_named(bench: Bench) -> None:
-    sink = bench.sink()
-    bench.sender(sink).send(parcel(1, 1000, numbers=[n for n in range(1, 1001) if n % 7]))
+def test_rows_that_are_gone_or_stand_twice_are_counted_and_named(database: Database) -> None:
+    sink = database.sink()
+    database.sender(sink).send(parcel(1, 1000, numbers=[n for n in range(1, 1001) if n % 7]))
     inspector = pickle.loads(pickle.dumps(sink.inspector()))
     assert inspector.inspect(ADDRESS, rng(1, 1000)) == Inspected(858, None)
-    bench.ask("DELETE FROM events WHERE _ingest_seq IN (5, 500)")
-    bench.ask("INSERT INTO events SELECT * FROM events WHERE _ingest_seq = 10 OR _ingest_seq BETWEEN 600 AND 610")
+    database.ask("DELETE FROM events WHERE _ingest_seq IN (5, 500)")
+    database.ask("INSERT INTO events SELECT * FROM events WHERE _ingest_seq = 10 OR _ingest_seq BETWEEN 600 AND 610")
     found = inspector.inspect(ADDRESS, rng(1, 1000))
     assert found.count == 858 - 2 + 10
     assert found.problem == (
@@ -1188,21 +1189,21 @@ def test_rows_that_are_gone_or_stand_twice_are_counted_and_named(bench: Bench) -
     )
     numbers = inspector.numbers(ADDRESS, rng(1, 12)).to_pylist()
     assert numbers == [1, 2, 3, 4, 6, 8, 9, 10, 10, 11, 12]
-    bench.ask("INSERT INTO events (_ingest_seq) VALUES (7)")
+    database.ask("INSERT INTO events (_ingest_seq) VALUES (7)")
     assert inspector.inspect(ADDRESS, rng(1, 8)).problem == (
         "1 of 7 rows is missing: 5; 1 row with a sequence number in 1..8 was not delivered"
     )
     inspector.close()
 
 
-def test_lanes_that_lie_between_each_other_are_told_apart_in_one_table(bench: Bench) -> None:
-    sink = bench.sink()
-    sender = bench.sender(sink)
+def test_lanes_that_lie_between_each_other_are_told_apart_in_one_table(database: Database) -> None:
+    sink = database.sink()
+    sender = database.sender(sink)
     lanes = [Address("lake-1", "instance-1", 1, "default.events", f"k={k}") for k in range(3)]
     for k, lane in enumerate(lanes):
         sender.send(parcel(1, 30 + k, numbers=list(range(1 + k, 31, 3)), address=lane))
-    bench.ask("DELETE FROM events WHERE _ingest_seq = 5")
-    bench.ask("INSERT INTO events SELECT * FROM events WHERE _ingest_seq = 6")
+    database.ask("DELETE FROM events WHERE _ingest_seq = 5")
+    database.ask("INSERT INTO events SELECT * FROM events WHERE _ingest_seq = 6")
     inspector = sink.inspector()
     found = [inspector.inspect(lane, rng(1, 30 + k)) for k, lane in enumerate(lanes)]
     assert [f.count for f in found] == [10, 9, 11]
@@ -1210,7 +1211,7 @@ def test_lanes_that_lie_between_each_other_are_told_apart_in_one_table(bench: Be
         None, "1 of 10 rows is missing: 5", "1 sequence number is there more than once: 6",
     ]  # fmt: skip
     assert "does not know" in (inspector.inspect(lanes[0], rng(25, 40)).problem or "")
-    bench.ask("DROP TABLE events")
+    database.ask("DROP TABLE events")
     assert "gone" in (inspector.inspect(lanes[0], rng(1, 30)).problem or "")
     inspector.close()
 
@@ -1227,19 +1228,19 @@ def test_the_record_takes_about_a_byte_a_row_and_nothing_where_no_number_is_left
 # --- secrets and options ---------------------------------------------------------------------------------------------
 
 
-def test_no_error_holds_the_password(bench: Bench) -> None:
+def test_no_error_holds_the_password(database: Database) -> None:
     secret = "p@ss/w%rd"
-    url = bench.url.replace("postgres@", "postgres:p%40ss%2Fw%25rd@")
-    sink = bench.sink(url=url)
-    sender = bench.sender(sink)
+    url = database.url.replace("postgres@", "postgres:p%40ss%2Fw%25rd@")
+    sink = database.sink(url=url)
+    sender = database.sender(sink)
     said = [repr(sink), repr(sender), repr(sink.inspector()), sink.destination]
-    _trigger(bench, f"RAISE EXCEPTION USING MESSAGE = 'cannot log in with {secret} or p%40ss%2Fw%25rd'")
+    _trigger(database, f"RAISE EXCEPTION USING MESSAGE = 'cannot log in with {secret} or p%40ss%2Fw%25rd'")
     outcome = sender.send(parcel(1, 5))
     assert isinstance(outcome, TryLater) and "***" in outcome.why
     said.append(outcome.why)
     away = url.replace(f":{urlsplit(url).port}", ":1")
     with pytest.raises(StorageError) as failed:
-        bench.sink(url=away)
+        database.sink(url=away)
     said += [str(failed.value), str(failed.value.hint), repr(failed.value.__cause__)]
     for broken in (f"host=x password={secret} nonsense", f"postgresql://u:{secret}@[::1/x", f"nonsense {secret}"):
         with pytest.raises(UsageError) as usage:
@@ -1288,13 +1289,13 @@ def test_options_that_cannot_be_are_refused_without_a_connection(options: dict[s
         KIND.open(SinkContext(Path(), "d", 1, options))
 
 
-def test_a_sender_travels_with_everything_it_needs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = urlsplit(bench.url)
+def test_a_sender_travels_with_everything_it_needs(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = urlsplit(database.url)
     monkeypatch.setenv("PGHOST", there.hostname or "")
     monkeypatch.setenv("PGPORT", str(there.port))
     monkeypatch.setenv("PGUSER", "postgres")
-    sink = bench.sink(url=f"dbname={there.path[1:]}")
-    sender = bench.sender(sink)
+    sink = database.sink(url=f"dbname={there.path[1:]}")
+    sender = database.sender(sink)
     assert isinstance(sender.send(parcel(1, 2)), Landed)
     packed = pickle.dumps(sender)
     for name in ("PGHOST", "PGPORT", "PGUSER"):
@@ -1304,14 +1305,7 @@ def test_a_sender_travels_with_everything_it_needs(bench: Bench, monkeypatch: py
     elsewhere.close()
 
 
-def _wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_name_too_long_for_the_server_is_refused(bench: Bench) -> None:
+def test_a_name_too_long_for_the_server_is_refused(database: Database) -> None:
     with pytest.raises(SchemaError, match="63"):
-        bench.sink((NUMBER, Column("x" * 64, Primitive("int"))))
+        database.sink((NUMBER, Column("x" * 64, Primitive("int"))))
     assert RecordTables(TableName("a", "b")).key(ADDRESS) != RecordTables(TableName("a", "c")).key(ADDRESS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
+from strandline.core.forward_protocol import BodyIdentity, KeyIdentity, LaneName, RangeIdentity
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive import received, senders, tokens
 from strandline.ledger.receive.receipts import Note
@@ -38,7 +38,7 @@ class Sender:
             senders.claim(connection, self.dataset.id, SourceRecord(LANE.lake, LANE.dataset, **own))
         self.sent = 0
 
-    def bring(self, rows: Sequence[Any] | pa.Table, identity: Identity | None = None) -> str | None:
+    def bring(self, rows: Sequence[Any] | pa.Table, identity: BodyIdentity | None = None) -> str | None:
         """One body of rows `n`; a column that is given as a table is taken as it is."""
         table = rows if isinstance(rows, pa.Table) else pa.table({"n": pa.array(rows, pa.int64())})
         self.sent += 1

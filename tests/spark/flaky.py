@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from strandline.core.types import SEQ_COLUMN
-from strandline.deliver.sink import ChunkRows, Outcome, Refused, Sender, Sink, SinkContext, SinkKind, TryLater, Unknown
+from strandline.deliver.sink import (
+    ChunkRows,
+    Outcome,
+    Refused,
+    Sender,
+    Sink,
+    SinkContext,
+    SinkKind,
+    TryLater,
+    Unknown,
+)
 from strandline.deliver.sinks.files import sink as files
 
 TROUBLE = "trouble"

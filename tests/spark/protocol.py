@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,17 @@ def outlive_lease(lake: strandline.Lake) -> None:
         )
 
 
+def ledger_is_locked(lake: strandline.Lake) -> bool:
+    """Whether another process has a lock on the ledger: one that stands still keeps it."""
+    with closing(sqlite3.connect(str(lake.ledger.path), timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+        return False
+
+
 def crash_at(lake: strandline.Lake, point: str, step: Callable[[], Any]) -> None:
     """The step ends at the point as if the process had: nothing after it is done, nothing is tidied up."""
     failpoints.arm(f"{point}=fail")
@@ -90,6 +102,14 @@ def restore_ledger(lake: strandline.Lake, copy: Path) -> None:
     assert lake.ledger.path is not None
     shutil.copy(copy, lake.ledger.path.with_suffix(".restoring"))
     lake.ledger.path.with_suffix(".restoring").replace(lake.ledger.path)
+
+
+def forget_two_batches(lake: strandline.Lake) -> None:
+    """Batch `a` is published and `b` is staged; then the ledger is restored from a copy that has neither."""
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
+    restore_ledger(lake, copy)
 
 
 @contextmanager

@@ -4,19 +4,17 @@ networks do."""
 from __future__ import annotations
 
 import http.client
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pj
 
 from strandline.core import forward_protocol
+from tests import loopback
 
 
 @dataclass(frozen=True)
@@ -196,26 +194,25 @@ class Relay:
 _OF_ONE_CONNECTION = ("connection", "content-length", "transfer-encoding")
 
 
-def _handler(relay: Relay) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(relay: Relay) -> type[loopback.Handler]:
+    class Handler(loopback.Handler):
         protocol_version = "HTTP/1.1"
 
         def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            request = Request(self.command, self.path, dict(self.headers.items()), body)
+            request = Request(self.command, self.path, dict(self.headers.items()), self.read_body())
             match relay.fate_of(request):
                 case Instead(status, text):
                     return self._answer(Answered(status, (), text))
                 case Afterwards(None):
                     relay.passes(request)
-                    return self._cut()
+                    return self.cut()
                 case Afterwards(status) if status is not None:
                     relay.passes(request)
                     return self._answer(Answered(status, (), b"an answer was lost"))
                 case Keep():
                     with relay._lock:
                         relay.kept.append(request)
-                    return self._cut()
+                    return self.cut()
                 case Twice():
                     relay.passes(request)
                 case Damaged(at, True):
@@ -226,7 +223,7 @@ def _handler(relay: Relay) -> type[BaseHTTPRequestHandler]:
                 case CutShort(at):
                     found = relay.passes(request)
                     self._answer(found, found.body[: int(at * len(found.body))])
-                    return self._cut()
+                    return self.cut()
                 case Late(seconds):
                     time.sleep(seconds)
                 case Swapped(other):
@@ -235,40 +232,15 @@ def _handler(relay: Relay) -> type[BaseHTTPRequestHandler]:
 
         do_GET = do_POST = do_HEAD = _serve
 
-        def _cut(self) -> None:
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
-
         def _answer(self, answer: Answered, sent: bytes | None = None) -> None:
-            self.send_response_only(answer.status)
-            for name, value in (*answer.headers, ("Content-Length", str(len(answer.body)))):
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(answer.body if sent is None else sent)
-
-        def log_message(self, *_: Any) -> None:
-            pass
+            body = answer.body if sent is None else sent
+            self.answer(answer.status, body, answer.headers, length=len(answer.body))
 
     return Handler
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a client that hangs up is nothing to tell of
 
 
 @contextmanager
 def relaying(upstream: int) -> Iterator[Relay]:
     relay = Relay(upstream)
-    server = _Server(("127.0.0.1", 0), _handler(relay))
-    relay.port = server.server_address[1]
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with loopback.serving(_handler(relay)) as relay.port:
         yield relay
-    finally:
-        server.shutdown()
-        server.server_close()

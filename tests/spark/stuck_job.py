@@ -7,7 +7,7 @@ from typing import Any
 
 from strandline.iceberg.session.spark_internals import status_tracker
 from strandline.lake import Lake
-from tests.serve.conftest import eventually
+from tests.waiting import eventually
 
 _JOB_SECONDS = 3600
 

@@ -20,9 +20,10 @@ from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
 from strandline.ledger.ingest import restored_blocks, table_states
 from tests.conftest import MakeHome
-from tests.serve.conftest import API, Served, eventually, serving
+from tests.serve.conftest import API, Served, serving
 from tests.spark.lakes import create, new_lake, numbers
 from tests.spark.stuck_job import StuckJob
+from tests.waiting import eventually
 
 VERIFY = "strandline.deliver.verify.run"
 MAINTENANCE = "strandline.maintain.facade.Maintenance"

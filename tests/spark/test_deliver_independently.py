@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from strandline.jobs.loop import LoopControl
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import names, rows, tick
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -38,13 +38,6 @@ def daemon(lake: Lake) -> Iterator[None]:
         assert not loop.is_alive()
 
 
-def wait_for(fact: Callable[[], bool], seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
-
-
 def test_the_daemon_does_not_wait_for_a_slow_sink(lake: Lake, tmp_path: Path) -> None:
     slow, fast = tmp_path / "a" / "slow", tmp_path / "fast"
     lake.delivery.add("slow", "events", "flaky", {"path": str(slow)})
@@ -54,13 +47,13 @@ def test_the_daemon_does_not_wait_for_a_slow_sink(lake: Lake, tmp_path: Path) ->
     lake.append("events", numbers(lake, 1, 5))
     try:
         with daemon(lake):
-            wait_for(lambda: names(fast) == ["all/1-5"])
-            wait_for((slow.parent / "offered").exists)
+            eventually(lambda: names(fast) == ["all/1-5"], 200)
+            eventually((slow.parent / "offered").exists, 200)
             lake.append("events", numbers(lake, 6, 9))
-            wait_for(lambda: names(fast) == ["all/1-5", "all/6-9"])
+            eventually(lambda: names(fast) == ["all/1-5", "all/6-9"], 200)
             assert names(slow) == []
             (slow.parent / TROUBLE).unlink()
-            wait_for(lambda: names(slow) == ["all/1-5", "all/6-9"])
+            eventually(lambda: names(slow) == ["all/1-5", "all/6-9"], 200)
     finally:
         (slow.parent / TROUBLE).unlink(missing_ok=True)
 

@@ -4,15 +4,23 @@ that come late, and ranges of which a part is there.
 
 from __future__ import annotations
 
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from strandline import Lake
-from strandline.core.types import Dataset, Published, Reserved, Seq, SeqRange, Staged
+from strandline.cli.main import run
+from strandline.core.errors import FailedError
+from strandline.core.types import Dataset, DatasetUuid, Published, Reserved, Seq, SeqRange, Staged
 from strandline.iceberg.schema.alteration import AddColumn, RenameColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.spark import floor as table_floor
+from strandline.iceberg.spark.tables import SparkTables
 from strandline.ingest.settle_offered import publish_offered
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import following
@@ -20,7 +28,9 @@ from strandline.ledger.replicate.following import Followed, OpenItem
 from strandline.replicate.follow import apply_item as applying
 from strandline.replicate.follow.apply_item import apply_item
 from strandline.replicate.follow.follow_schema import follow_schema
-from tests.spark.followed import Pair, assert_same, follow, restarted, table
+from tests.conftest import MakeHome
+from tests.reconcile.no_grace import NO_GRACE_HOURS
+from tests.spark.followed import SETTINGS, Pair, assert_same, follow, new_follower, restarted, table
 from tests.spark.protocol import (
     branches,
     compact_everything,
@@ -227,3 +237,110 @@ def test_columns_that_exchange_their_names_while_rows_are_staged_keep_their_valu
     assert "were changed while rows were staged" in failed.message
     follow(follower)
     assert_same(leader, follower)
+
+
+def test_verify_tells_rows_that_another_program_wrote_from_rows_that_the_leader_has_deleted(pair: Pair) -> None:
+    leader, follower = pair
+    before = append(leader, "before")
+    crash_at(leader, "reserve.after_commit", lambda: append(leader, "abandoned"))
+    outlive_lease(leader)
+    leader.recover()
+    append(leader, "behind")
+    follow(follower)
+    made_up = before.hi + 2
+    for lake, number in ((follower, made_up), (leader, made_up + 1)):
+        rows = lake.spark.table("lake.default.events").limit(1)
+        rows.withColumn("_ingest_seq", F.lit(number).cast("long")).writeTo("lake.default.events").append()
+    leader.spark.sql(f"DELETE FROM lake.default.events WHERE _ingest_seq = {before.lo}")
+    [verdict] = follower.replication.verify()
+    assert (verdict.ok, verdict.missing, verdict.extra, verdict.foreign) == (True, 0, 1, 1)
+    follower.spark.sql(f"DELETE FROM lake.default.events WHERE _ingest_seq IN ({made_up}, {before.hi})")
+    [verdict] = follower.replication.verify()
+    assert (verdict.ok, verdict.missing, verdict.first, verdict.foreign) == (False, 1, before.hi, 0)
+    leader.spark.sql(f"DELETE FROM lake.default.events WHERE _ingest_seq IN ({made_up + 1}, {before.hi})")
+    follower.spark.sql(f"DELETE FROM lake.default.events WHERE _ingest_seq = {before.lo}")
+    assert_same(leader, follower)
+
+
+# --- readers and maintenance of a follower that is catching up -------------------------------------------------------
+
+
+def left_behind(leader: Lake, follower: Lake, name: str) -> SeqRange:
+    """Of three batches, the first fails at the follower: the others are in its table, above its seal. Returns the
+    sequence numbers of all three."""
+    first, *_, last = [append(leader, f"{name}-{n}") for n in range(3)]
+    source = restarted(follower).context.source
+    content = source.content
+
+    def broken(tables: SparkTables, of: DatasetUuid, rows: SeqRange) -> Any:
+        if rows.lo == first.lo:
+            raise FailedError("the network is away")
+        return content(tables, of, rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "content", broken)
+        assert len(follower.replication.follow_once().failed) == 1
+    assert numbers(follower, SeqRange(first.lo, last.hi)) == list(range(first.hi + 1, last.hi + 1))
+    assert (follower.sealed("events") or 0) < first.lo
+    return SeqRange(first.lo, last.hi)
+
+
+def test_a_consumer_of_a_follower_gets_each_row_once_and_none_above_a_batch_that_is_missing(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leader, follower = pair
+
+    def read(lake: Lake) -> list[int]:
+        capsys.readouterr()
+        assert run(["read", "events", "--consumer", "nightly", "--internal", "--config", str(lake.config.home)]) == 0
+        return [json.loads(line)["_ingest_seq"] for line in capsys.readouterr().out.splitlines()]
+
+    append(leader, "consumed")
+    follow(follower)
+    assert read(follower) == [n for n, *_ in table(follower)]
+    new = left_behind(leader, follower, "consumed")
+    assert read(follower) == []
+    follow(follower)
+    assert read(follower) == list(range(new.lo, new.hi + 1))
+    assert read(follower) == []
+    assert_same(leader, follower)
+
+
+def test_compaction_and_expiry_at_a_follower_do_not_disturb_what_it_still_applies(pair: Pair) -> None:
+    leader, follower = pair
+    left_behind(leader, follower, "compacted")
+    crash_at(follower, "stage.after_mark", lambda: follow(restarted(follower) and follower))
+    assert isinstance(only_open(follower).block, Staged)
+    assert follower.maintenance.compact("events").result.files_written
+    follower.maintenance.expire("events", older_than=timedelta(0), keep_min=1)
+    outlive_lease(follower)
+    follow(restarted(follower) and follower)
+    assert_same(leader, follower)
+    [verdict] = follower.replication.verify()
+    assert verdict.ok and not verdict.extra
+
+
+def test_a_reconciler_at_a_follower_leaves_the_files_of_batches_that_it_still_applies(
+    pair: Pair, tmp_path: Path, make_home: MakeHome
+) -> None:
+    """Without any grace: only the records of open items protect them."""
+    leader, _ = pair
+    append(leader, "swept")
+    graceless = {"reconcile": {"grace_hours": NO_GRACE_HOURS, "clock_skew_seconds": 0, "deletes_max_share": 1.0}}
+    with new_follower(tmp_path, make_home, leader, settings={**SETTINGS, **graceless}) as swept:
+        follow(swept)
+        left_behind(leader, swept, "swept")
+        crash_at(swept, "stage.after_commit", lambda: follow(restarted(swept) and swept))
+        assert branches(swept) == [only_open(swept).block.branch]
+        stray = Path(swept.config.warehouse_folder or "") / "default" / "events" / "data" / "stray.parquet"
+        stray.write_bytes(b"x")
+        os.utime(stray, (1e9, 1e9))
+        done = swept.reconcile(act=True)
+        assert (done.aborted, done.outcome.done.orphans, done.outcome.done.missing) == (None, 1, 0)
+        assert not stray.exists()
+        outlive_lease(swept)
+        follow(restarted(swept) and swept)
+        assert_same(leader, swept)
+        assert swept.reconcile(act=True).outcome.done.missing == 0
+        assert_same(leader, swept)
+    follow(pair[1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,6 +41,7 @@ from tests.spark.relay import Afterwards, Fate, Instead, Keep, Request, Twice
 from tests.spark.sinks import tick
 from tests.spark.test_types import EVERY, _same
 from tests.tls import certificate
+from tests.waiting import eventually
 
 FORMATS = ("jsonl", "arrow")
 
@@ -94,13 +94,6 @@ def each_once(way: Way) -> None:
 
 def rows_in(bodies: list[Request]) -> int:
     return sum(len(b.numbers) for b in bodies)
-
-
-def eventually(what: Callable[[], object], seconds_max: float = 50) -> bool:
-    deadline = time.monotonic() + seconds_max
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(what())
 
 
 def larger_than(rows: int, answer: Fate) -> Callable[[Request], Fate]:
@@ -240,7 +233,7 @@ def test_a_late_parent_of_parts_doubles_nothing(way: Way, arrives: str) -> None:
         with in_turn:
             part = next(parts)
             if part == 2:
-                assert eventually(way.relay.landed)
+                eventually(way.relay.landed)
             if (part, arrives) in ((1, "before its parts"), (2, "between its parts")):
                 late.extend(way.relay.release())
         return None
@@ -285,7 +278,7 @@ def test_a_restored_ledger_that_cuts_differently_sends_nothing_twice_and_forgets
             """After the first trouble a task gives the rest back, so the others are let through first."""
             if 20 not in request.numbers:
                 return None
-            assert eventually(lambda: len(way.relay.landed()) >= 4)
+            eventually(lambda: len(way.relay.landed()) >= 4)
             return Instead(503)
 
         way.relay.rule = later
@@ -500,7 +493,7 @@ def test_an_outage_of_the_receiver_loses_nothing_and_resends_nothing_that_landed
         def rule(request: Request) -> Fate:
             with falling:
                 if next(requests) > 3:
-                    assert eventually(lambda: len(way.relay.landed()) >= 3)
+                    eventually(lambda: len(way.relay.landed()) >= 3)
                     way.to.stop()
             return None
 
@@ -552,9 +545,9 @@ def test_a_destination_that_hangs_or_says_later_holds_back_nobody_else_and_nobod
         daemon = threading.Thread(target=lake.delivery.run, args=(LoopControl(stopping),), daemon=True)
         daemon.start()
         try:
-            assert eventually(lambda: len(hanging.posts() + silent.posts()) > 0, 300)
-            assert eventually(lambda: lake.delivery.get("busy").retry_at is not None, 300)
-            assert eventually(lambda: [s.watermark for s in lake.status().sinks if s.name == "files"] == [40], 300)
+            eventually(lambda: len(hanging.posts() + silent.posts()) > 0, 300)
+            eventually(lambda: lake.delivery.get("busy").retry_at is not None, 300)
+            eventually(lambda: [s.watermark for s in lake.status().sinks if s.name == "files"] == [40], 300)
         finally:
             stopping.set()
         daemon.join(300)

@@ -306,7 +306,7 @@ def test_a_body_that_cannot_be_written_is_set_aside_and_the_others_of_its_batch_
     lake.create_dataset("named", columns, partition_by="place")
     sender = Sender(lake, "named")
 
-    def bring(n: int, place: str, identity: forward_protocol.Identity | None = None) -> str:
+    def bring(n: int, place: str, identity: forward_protocol.BodyIdentity | None = None) -> str:
         name = sender.bring(pa.table({"n": pa.array([n], pa.int64()), "place": [place]}), identity)
         assert name is not None
         return name

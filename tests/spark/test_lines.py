@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Address, ChunkRows, Landed, Refused, SinkContext
-from strandline.deliver.sinks.blobs.encode import Format, encode
+from strandline.deliver.sinks.blobs.encode import ObjectFormat, encode
 from strandline.deliver.sinks.postgres.sink import KIND, PostgresSink
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.iceberg.schema.schema_file import parse_columns
@@ -283,7 +283,7 @@ def test_parquet_is_read_by_spark_as_it_was_written(
     """What pyarrow wrote, parquet-java reads."""
     path = tmp_path / "rows.parquet"
     with path.open("wb") as file:
-        encode(frame.toArrow(), Format("parquet", "zstd"), NAMES, {}, file)
+        encode(frame.toArrow(), ObjectFormat("parquet", "zstd"), NAMES, {}, file)
     read = spark.read.parquet(str(path))
     plain = read.selectExpr(*(f"{converted(c.name, c.type, TO_INTEGERS)} AS {c.name}" for c in COLUMNS))
     for row, wanted in zip(sorted(plain.collect(), key=lambda r: r[0]), values, strict=True):

@@ -18,7 +18,7 @@ from strandline.core.settings.lake_config import CONFIG_NAME
 from strandline.lake_admin import rebuild_ledger
 from strandline.ledger.receive import received
 from strandline.ledger.receive.received import UnrecordedBody
-from strandline.migrate.plan import Step
+from strandline.migrate.plan import MigrateStep
 from strandline.migrate.run import Migration, call_off
 from strandline.migrate.table_copy import TableCopy
 from tests.conftest import MakeHome, toml_of
@@ -100,7 +100,7 @@ def test_a_lake_outgrows_one_machine_and_each_row_is_there_once(
         migration = Migration(home / CONFIG_NAME, to)
         plan = migration.run(dry_run=True)
         assert plan.obstacles == () and plan.tables == ("default.events", "shop.deep.theirs") and plan.files > 10
-        assert plan.steps == tuple(Step)
+        assert plan.steps == tuple(MigrateStep)
         done = migration.run()
         assert (done.tables, done.files, done.bytes) == (plan.tables, plan.files, plan.bytes)
         with pytest.raises(LedgerMoved, match="was moved to postgresql"):

@@ -13,10 +13,12 @@ from strandline import Lake
 from strandline.core.errors import StrandlineError, Superseded
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import floor, row_delete
+from strandline.lake_admin import rejoin_lake
 from strandline.ledger.replicate import sites
 from strandline.replicate.take_over.promote import Promoted
 from tests.conftest import MakeHome
-from tests.spark.followed import assert_same, follow, follow_another, new_follower, new_leader
+from tests.spark.flaky import REFUSES
+from tests.spark.followed import assert_same, follow, follow_another, new_follower, new_leader, restarted, take_over
 from tests.spark.protocol import COLUMNS, frame, ids
 
 
@@ -94,3 +96,23 @@ def test_a_delete_is_planned_anew_behind_another_commit(
     monkeypatch.setattr(row_delete, "write", meanwhile)
     row_delete.delete(tables, name, "id = 3", epoch=tables.view(name).epoch)
     assert ids(leader) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_purge_discards_what_sinks_of_a_former_leader_have_refused(
+    three: tuple[Lake, Lake, Lake], tmp_path: Path, flaky_kind: None
+) -> None:
+    former, leader, _ = three
+    former.delivery.add("out", "events", "flaky", {"path": str(tmp_path / "out")})
+    (tmp_path / REFUSES).write_text("bad 2 3 6")
+    former.tick()
+    kept = {int(q.row.seq): Path(q.place) for q in former.delivery.quarantined("out")}
+    assert sorted(kept) == [2, 3, 6]
+    take_over(leader, 17)
+    rejoin_lake(former.config, str(leader.config.home))
+    restarted(former)
+    follow(former)
+    leader.maintenance.purge("events", "id IN (1, 3)")  # the numbers 2 and 4
+    follow(former)
+    assert_same(leader, former)
+    assert [int(q.row.seq) for q in former.delivery.quarantined("out")] == [3, 6]
+    assert {n: place.exists() for n, place in kept.items()} == {2: False, 3: True, 6: True}

@@ -25,6 +25,7 @@ from strandline.reconcile.paths import canonical, key
 from tests.campaign import scaled, seed
 from tests.reconcile.flipping import FlippedLake, quick_runs
 from tests.reconcile.no_grace import NO_GRACE_HOURS
+from tests.reconcile.run_reports import RunReports
 from tests.reconcile.test_superseded import days_later
 from tests.spark.lakes import in_order
 from tests.spark.protocol import COLUMNS, copy_ledger, expire_everything, frame, ids, restore_ledger
@@ -76,7 +77,7 @@ def test_a_lake_that_several_write_to_at_once_and_that_is_maintained_shows_no_dr
     assert warehouse is not None
     days_later(warehouse)
     found: list[Finding] = []
-    report = lake.reconciler.run(Asked(), on_finding=found.append)
+    report = lake.reconciler.run(Asked(), listener=RunReports(on_finding=found.append))
     assert not [f for f in found if f.kind is not FindingKind.SUPERSEDED] and not report.doubts, (report, found)
     assert report.aborted is None and len(ids(lake)) == 58
     run = lake.reconcile(act=True)
@@ -191,7 +192,7 @@ def test_of_a_table_of_version_3_data_entries_are_dropped_and_deletion_vectors_o
     lose(gone)
     lose(vector)
     told: list[Finding] = []
-    run = lake.reconciler.run(Asked(act=True), on_finding=told.append)
+    run = lake.reconciler.run(Asked(act=True), listener=RunReports(on_finding=told.append))
     by_path = {f.path: f for f in told}
     assert by_path[canonical(vector)].content is FileContent.DELETION_VECTOR
     assert by_path[canonical(vector)].protected is Protection.NOT_DATA

@@ -37,6 +37,7 @@ from tests.spark.protocol import (
     copy_ledger,
     crash_at,
     expire_everything,
+    forget_two_batches,
     frame,
     ids,
     new_lake,
@@ -179,10 +180,7 @@ def test_a_batch_that_came_again_after_the_copy_is_not_doubled_by_its_revived_fi
     ],
 )
 def test_a_crash_in_the_middle_of_the_opening_is_gone_on_from(lake: Lake, point: str) -> None:
-    copy = copy_ledger(lake, "copy.db")
-    lake.append("events", frame(lake, 0), batch_id="a")
-    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
-    restore_ledger(lake, copy)
+    forget_two_batches(lake)
     crash_at(lake, point, lake.recover)
     lake.recover()
     everything = BEFORE + list(range(10)) + list(range(20, 30))
@@ -195,10 +193,7 @@ def test_a_crash_in_the_middle_of_the_opening_is_gone_on_from(lake: Lake, point:
 @pytest.mark.parametrize("point", ["postponed.after_epoch", "postponed.after_roll_forward", "postponed.after_commit"])
 def test_a_crash_while_a_dataset_is_opened_later_is_gone_on_from(lake: Lake, point: str) -> None:
     lake.create_dataset("other", parse_columns(COLUMNS))
-    copy = copy_ledger(lake, "copy.db")
-    lake.append("events", frame(lake, 0), batch_id="a")
-    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
-    restore_ledger(lake, copy)
+    forget_two_batches(lake)
     with unreadable(lake, "events"):
         assert lake.recover().troubled == ["default.events"]
     crash_at(lake, point, lake.recover)

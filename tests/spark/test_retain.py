@@ -362,8 +362,10 @@ def test_a_condition_that_fails_on_a_row_holds_all_rows_and_a_rule_that_drops_co
         lake.append("words", numbers(lake, lo, hi).selectExpr("n", f"{text} AS text"))
 
     def retained(later: timedelta, **rule: Any) -> Retained:
-        bench, now = lake.maintenance.context, datetime.now(UTC) + later
-        return retain(bench, lake.dataset("words"), RetainSettings(older_than=OLD, **rule), now=now, accept_clock=True)
+        context, now = lake.maintenance.context, datetime.now(UTC) + later
+        return retain(
+            context, lake.dataset("words"), RetainSettings(older_than=OLD, **rule), now=now, accept_clock=True
+        )
 
     lake.delivery.add("out", "words", "files", {"path": str(tmp_path / "out"), "where": "CAST(text AS INT) > 5"})
     into(1, 10, "CAST(n AS STRING)")
@@ -409,21 +411,21 @@ def test_a_restored_ledger_takes_the_floor_from_the_table_and_says_what_it_canno
 
 def test_after_a_jump_of_the_clock_a_run_is_skipped_and_says_so(lake: Lake) -> None:
     append(lake, 1, 10)
-    target, bench = lake.dataset("events"), lake.maintenance.context
+    target, context = lake.dataset("events"), lake.maintenance.context
     now = datetime.now(UTC)
-    retain(bench, target, RetainSettings(older_than=OLD), now=now)
+    retain(context, target, RetainSettings(older_than=OLD), now=now)
     create(lake, "others", {"n": "long"})
     lake.append("others", numbers(lake, 1, 10))
     other = lake.dataset("others")
-    retain(bench, other, RetainSettings(older_than=OLD), now=now)
+    retain(context, other, RetainSettings(older_than=OLD), now=now)
     for jump in (timedelta(days=31), timedelta(days=-31)):
         for each in (target, other):  # what one of them saw does not make the other believe it
             with pytest.raises(Skipped, match="clock"):
-                retain(bench, each, RetainSettings(older_than=OLD), now=now + jump)
+                retain(context, each, RetainSettings(older_than=OLD), now=now + jump)
         now += jump
         if jump > timedelta():
             assert left(lake) == list(range(1, 11))
-    assert retain(bench, target, RetainSettings(older_than=OLD), now=now).deleted_rows == 0
+    assert retain(context, target, RetainSettings(older_than=OLD), now=now).deleted_rows == 0
     assert [e["accepted"] for e in events(lake, "maintain.clock_jumped")] == [False] * 4
     assert len(in_main(lake, "others")) == 10
 

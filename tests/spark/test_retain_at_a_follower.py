@@ -20,7 +20,7 @@ from strandline.maintain.retain_result import Retained
 from tests.conftest import MakeHome
 from tests.spark import sinks
 from tests.spark.followed import follow, new_follower, new_leader, restarted, take_over
-from tests.spark.protocol import COLUMNS, frame, ids
+from tests.spark.protocol import COLUMNS, copy_ledger, frame, ids, restore_ledger
 
 OLD = timedelta(days=30)
 
@@ -67,6 +67,23 @@ def test_a_sink_of_the_leader_gets_every_row_from_the_follower_that_takes_over(
     sinks.tick(follower, "out")
     assert [row for _, row in sinks.rows(tmp_path / "out", "id")] == list(range(30))
     assert lost(follower) == []
+
+
+def test_a_purge_leaves_rows_that_only_the_leaders_retention_has_deleted(pair: tuple[Lake, Lake]) -> None:
+    """Those between the purged ones, too, and whichever ledger is restored from before the purge."""
+    leader, follower = pair
+    copies = [(lake, copy_ledger(lake, "before-the-purge.db")) for lake in pair]
+    assert leader.maintenance.purge("events", "id IN (3, 12, 25)").result.deleted_rows == 3
+    assert run(leader, paused_sinks="ignore").deleted_rows == 27
+    wanted = [id for id in range(30) if id not in (3, 12, 25)]
+    follow(follower)
+    assert ids(leader) == [] and ids(follower) == wanted
+    for lake, copy in copies:
+        restore_ledger(lake, copy)
+        lake.recover()
+        restarted(follower)
+        follow(follower)
+        assert ids(follower) == wanted and follower.sealed("events") == leader.sealed("events")
 
 
 def test_a_person_may_choose_not_to_wait_for_the_leaders_sinks(pair: tuple[Lake, Lake]) -> None:

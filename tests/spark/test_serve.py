@@ -13,9 +13,10 @@ from strandline.cli.log_lines import log_lines
 from strandline.core.roles import Role
 from strandline.maintain.facade import Maintenance
 from tests.conftest import MakeHome
-from tests.serve.conftest import API, Served, eventually, serving
+from tests.serve.conftest import API, Served, serving
 from tests.spark.lakes import create, new_lake, numbers
 from tests.spark.upkeep import data_files
+from tests.waiting import eventually
 
 
 @pytest.fixture

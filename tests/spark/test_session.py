@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.java_gateway import JavaPackage
+from py4j.java_gateway import GatewayClient, JavaPackage
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -21,6 +21,8 @@ from strandline.core.errors import ConfigError
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.metadata.identifier import CATALOG
 from strandline.iceberg.session.lake_session import open_session
+from strandline.iceberg.session.launch import CLASSES
+from strandline.iceberg.session.spark_internals import has_class
 from tests.conftest import QUICK_SPARK
 from tests.servers import S3
 
@@ -125,7 +127,32 @@ def test_no_package_is_looked_for_among_the_classes(spark: SparkSession, monkeyp
     assert (
         jvm.org.apache.iceberg.types.Types.LongType.get().toString() == "long" and jvm.java.util.ArrayList().size() == 0
     )
-    assert asked == ["org.apache.iceberg.types.Types", "java.util.ArrayList"]
+    assert set(asked) <= {"org.apache.iceberg.types.Types", "java.util.ArrayList"}, "each once in this process at most"
+
+
+def test_what_is_named_again_is_not_looked_for_again(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def name_some() -> None:
+        F.lit(1) + F.col("a")
+        assert jvm.org.apache.iceberg.types.Types.LongType.get().toString() == "long"
+        assert jvm.java.lang.Integer.parseInt("7") == 7
+
+    jvm: Any = spark._jvm
+    name_some()
+    asked, send = list[str](), GatewayClient.send_command
+
+    def noted(client: GatewayClient, command: str, *more: Any, **options: Any) -> Any:
+        if command.startswith("r\n"):
+            asked.append(command)
+        return send(client, command, *more, **options)
+
+    monkeypatch.setattr(GatewayClient, "send_command", noted)
+    name_some()
+    assert len(asked) == 2 and all("Types" in one for one in asked), "the class inside a class, and its method"
+
+
+def test_the_classes_that_pyspark_names_without_a_package_are_there(spark: SparkSession) -> None:
+    for name in CLASSES:
+        assert has_class(spark.sparkContext, name), f"Spark has no {name} any more: mend iceberg/session/launch.py"
 
 
 def test_a_busy_catalog_is_waited_for(lake_home: MakeLake) -> None:

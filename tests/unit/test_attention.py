@@ -17,7 +17,7 @@ from strandline.deliver.plan.preview import SinkPreview
 from strandline.deliver.quarantine.replay import Replay, ReplayedRow, ReplayReport
 from strandline.deliver.tick import SinkReport, TickReport
 from strandline.ledger.tasks import Task, TaskId, TaskOutcome
-from strandline.reconcile.quarantine import PurgedFiles, Restored, RunId
+from strandline.reconcile.quarantine import PurgedFiles, ReconcileRunId, Restored
 from strandline.status.documents import lake_documents
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -68,8 +68,8 @@ def previewed(error: RefusedError | None) -> Mapping[str, Any]:
         ("tick_dry_run", previewed(RefusedError("it is stopped")), "partner: it is stopped"),
         ("replay", replayed(Replay.REPLAYED, Replay.REPLAYED), None),
         ("replay", replayed(Replay.REPLAYED, Replay.REFUSED), "1 of 2 rows not delivered: 422: no"),
-        ("restore", fields_of(Restored(RunId(1), restored=2)), None),
-        ("restore", fields_of(Restored(RunId(1), lost=["a"])), "1 file not restored: not found"),
+        ("restore", fields_of(Restored(ReconcileRunId(1), restored=2)), None),
+        ("restore", fields_of(Restored(ReconcileRunId(1), lost=["a"])), "1 file not restored: not found"),
         ("purge_files", fields_of(PurgedFiles(purged=2)), None),
         ("purge_files", fields_of(PurgedFiles(failed=["a: no"])), "1 file not purged: a: no"),
         ("reset", {"name": "partner"}, None),

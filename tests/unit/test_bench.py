@@ -20,6 +20,7 @@ from bench.measure import Bench, in_turn
 from bench.page import PAGE, write_page
 from bench.peers import environment
 from bench.results import SAMPLES_MIN, Figure, Goal, Samples, group_document, read, result, write
+from bench.scale import costs
 from bench.table import table
 
 KEYS = {"figure", "group", "ours", "peer", "peer_name", "unit", "ratio", "goal", "holds", "samples"}
@@ -316,3 +317,13 @@ def test_a_machine_that_is_slow_for_a_while_is_slow_for_both() -> None:
     assert Samples([10, 1, 10, 10, 2], [10, 1, 1, 10, 2]).ratio == 1
     assert Samples([1.0, 2.0, 3.0], [1.0]).ratio == 2, "not in turn: each by itself"
     assert Samples([1.0]).ratio is None and Samples([1.0], [0.0]).ratio is None
+
+
+def test_every_cost_that_the_page_about_growth_names_is_the_bound_of_a_measurement() -> None:
+    text = (PAGE.parent / "scale.md").read_text("utf-8")
+    rows = dict(line.strip("| ").split(" | ")[:2] for line in text.splitlines() if line.startswith("| "))
+    bounded = [f for f in costs.FIGURES if f.goal is not None and f.goal.of == "ours"]
+    assert len(bounded) == 13
+    for figure in bounded:
+        assert figure.goal is not None
+        assert rows[figure.name].startswith(f"{figure.goal.bound:,} {figure.unit.removesuffix('s')}"), figure.name

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -189,7 +190,7 @@ def test_an_append_that_waits_for_another_live_writer_of_its_batch_is_called_off
         if len(waits) == 3:
             event.set()
 
-    monkeypatch.setattr(append.time, "sleep", sleep)
+    monkeypatch.setattr(append, "time", SimpleNamespace(sleep=sleep))
     unused = cast("Any", None)
     with called_off_by(event), pytest.raises(CalledOff):
         append._reserve(unused, unused, unused)

@@ -22,48 +22,18 @@ from strandline.lake import Lake, open_lake
 from strandline.ledger import engine
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
+from tests.command_line import create_dataset_here, document, error, init_lake_here, plain_error
 
 HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j", "pydantic_settings")
-ROW = '{"id": 1, "at": "2026-01-01T00:00:00Z", "who": "ada"}\n'
+ROW = '{"id": 1, "at": "2026-01-01T00:00:00Z", "who": "ada"}'
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake with the dataset `events`, in the working folder."""
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sample.jsonl").write_text(ROW)
-    assert run(["init"]) == 0
-    assert run(["dataset", "create", "events", "--like", "sample.jsonl", "--deliver-by", "who"]) == 0
+    init_lake_here(tmp_path, monkeypatch)
+    create_dataset_here("events", "--deliver-by", "who", row=ROW)
     return tmp_path
-
-
-def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    """What --json printed: one document and nothing else, and nothing on standard error either."""
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == code
-    said = capsys.readouterr()
-    assert said.err == ""
-    found = json.loads(said.out)
-    assert isinstance(found, dict)
-    return found
-
-
-def error(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> dict[str, Any]:
-    found = document(capsys, *arguments, code=code)
-    assert set(found) == {"error"}
-    assert set(found["error"]) == {"type", "message", "hint", "retryable"}
-    return dict(found["error"])
-
-
-def plain_error(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
-    capsys.readouterr()
-    assert run(list(arguments)) == code
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: ")
-    assert "Traceback" not in said.err
-    return said.err
 
 
 # Documents.
@@ -79,9 +49,12 @@ def test_every_light_command_prints_one_json_document_and_nothing_else(
     assert [e["event"] for e in document(capsys, "audit")["events"]] == ["dataset.created"]
     assert document(capsys, "ledger", "backup", "copy.db")["backup"] == "copy.db"
     changed = document(capsys, "dataset", "alter", "events", "--add", "n:int", "--rename", "at:moment")
-    assert changed["changes"] == ["rename at to moment", "add n: int"]
+    assert changed["changes"] == ["rename at to moment", "add n: int"] and changed["dry_run"] is False
+    assert [c["name"] for c in changed["columns"]] == ["id", "moment", "who", "n"]
+    assert changed == document(capsys, "dataset", "show", "events") | {"changes": changed["changes"], "dry_run": False}
     assert document(capsys, "audit")["events"][0]["event"] == "dataset.altered"
-    assert document(capsys, "dataset", "drop", "events", "--yes") == {"dropped": "default.events"}
+    gone = document(capsys, "dataset", "drop", "events", "--yes")
+    assert gone == {"dropped": "default.events", "dry_run": False, "allocated": None}
     assert document(capsys, "dataset", "list") == {"datasets": []}
 
 
@@ -517,7 +490,7 @@ def test_help_shows_the_names_of_sections_in_brackets(capsys: pytest.CaptureFixt
 
 def test_a_file_that_is_in_already_is_recognised_without_an_engine(home: Path) -> None:
     source = home / "day.jsonl"
-    source.write_text(ROW)
+    source.write_text(ROW + "\n")
     with open_lake(home) as lake:
         _pretend_published(lake, file_batch_id(source), rows=1)
     done = _probe(home, "ingest", "events", "day.jsonl", "--json")

@@ -17,17 +17,14 @@ from strandline.ingest import ingest_files
 from strandline.lake import open_lake
 from strandline.ledger import audit
 from strandline.ledger.tasks import TaskOutcome
-from tests.unit.test_cli import document, error, plain_error
+from tests.command_line import document, error, init_lake_here, plain_error
 
 ANN = Actor("ann", Trigger.API)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-    assert run(["init"]) == 0
+    init_lake_here(tmp_path, monkeypatch)
     capsys.readouterr()
     return tmp_path
 

@@ -13,7 +13,7 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.read import consumers
 from strandline.ledger.read.consumers import Consumer, ConsumerTerms
 from strandline.status import metrics
-from tests.unit.test_cli import document, plain_error
+from tests.command_line import document, plain_error
 from tests.unit.test_cli_followers import lake
 
 __all__ = ["lake"]
@@ -42,7 +42,7 @@ def test_consumers_are_listed_shown_and_removed(lake: Path, capsys: pytest.Captu
     assert len(document(capsys, "consumer", "show", "report")["consumers"]) == 2
     assert "reads 2 datasets" in plain_error(capsys, "consumer", "remove", "report", "--yes", code=2)
     gone = document(capsys, "consumer", "remove", "report", "--dataset", "other", "--yes")
-    assert gone == {"removed": "report", "dataset": "default.other"}
+    assert gone == {"removed": "report", "dataset": "default.other", "dry_run": False, "lag_rows": 0}
     assert [c["dataset"] for c in document(capsys, "consumer", "show", "report")["consumers"]] == ["default.events"]
     assert "Consumers: audit, report." in plain_error(capsys, "consumer", "show", "nobody", code=2)
 

@@ -13,16 +13,13 @@ from strandline.core.types import Seq, ShardId
 from strandline.lake import open_lake
 from strandline.ledger.replicate import followers
 from strandline.ledger.replicate.followers import Acknowledgement
-from tests.unit.test_cli import document, plain_error
+from tests.command_line import create_dataset_here, document, init_lake_here, plain_error
 
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sample.jsonl").write_text('{"id": 1}\n')
-    assert run(["init"]) == 0
-    assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
+    init_lake_here(tmp_path, monkeypatch)
+    create_dataset_here()
     return tmp_path
 
 
@@ -42,7 +39,8 @@ def test_a_follower_is_added_with_a_token_of_its_own_listed_shown_and_removed(
     assert [shard[name] for name in unknown] == [None] * len(unknown)
     assert run(["follower", "show", "east"]) == 0
     assert "follows every dataset" in capsys.readouterr().out
-    assert document(capsys, "follower", "remove", "east", "--yes") == {"removed": "east"}
+    gone = document(capsys, "follower", "remove", "east", "--yes")
+    assert gone == {"removed": "east", "dry_run": False, "lag_rows": None, "holds_retention_of": []}
     with open_lake(lake) as opened:
         assert opened.followers.list() == []
         assert all(t.revoked_at is not None for t in opened.receiver.list_tokens())

@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from strandline.cli.daemon_log import DaemonLog
-from strandline.cli.main import run
 from strandline.cli.render import maintain
 from strandline.core.errors import Skipped, StorageError, UsageError
 from strandline.core.types import Seq
@@ -22,7 +21,7 @@ from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import floors, retention_holds
-from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, MaintenanceRun, RunId
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, MaintenanceRun, MaintenanceRunId
 from strandline.maintain.compact import Compacted
 from strandline.maintain.compact_plan import SkippedFiles as LeftAlone
 from strandline.maintain.expire import Expired
@@ -30,7 +29,15 @@ from strandline.maintain.purge.plan import PurgeResult
 from strandline.maintain.retain_result import HeldRows, LostRows, Retained
 from strandline.maintain.runs import StillAlive, plain, recorded
 from strandline.status.metrics import MetricSample, exposition
-from tests.unit.test_cli import document, error, plain_error
+from tests.command_line import (
+    add_files_sink_here,
+    create_dataset_here,
+    document,
+    error,
+    init_lake_here,
+    plain_error,
+    said,
+)
 
 COMPACTED = Compacted(
     files_before=12,
@@ -54,26 +61,17 @@ COMPACTED = Compacted(
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
+    init_lake_here(tmp_path, monkeypatch)
     monkeypatch.setenv("COLUMNS", "250")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sample.jsonl").write_text('{"id": 1, "who": "ada"}\n')
-    assert run(["init"]) == 0
-    assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
-    assert run(["sink", "add", "partner", "--dataset", "events", "--kind", "files", "--option", "path=out"]) == 0
+    create_dataset_here()
+    add_files_sink_here("partner", "out")
     return tmp_path
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    assert run(list(arguments)) == 0
-    return capsys.readouterr().out
 
 
 def told(kind: MaintenanceKind, result: Any, *, dry_run: bool = False) -> str:
     now = utc_now()
     run = MaintenanceRun(
-        RunId(7),
+        MaintenanceRunId(7),
         "default.events",
         kind,
         "here:1",

@@ -11,21 +11,16 @@ import pytest
 from strandline.cli.main import run
 from strandline.core import failpoints
 from strandline.lake import open_lake
-from tests.unit.test_cli import document, error, plain_error
+from tests.command_line import add_files_sink_here, create_dataset_here, document, error, init_lake_here, plain_error
 
 NEW = '[ledger]\nurl = "ledger-2.db"\n'
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sample.jsonl").write_text('{"id": 1}\n')
-    assert run(["init"]) == 0
-    assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
-    assert (
-        run(["sink", "add", "out", "--dataset", "events", "--kind", "files", "--option", f"path={tmp_path}/out"]) == 0
-    )
+    init_lake_here(tmp_path, monkeypatch)
+    create_dataset_here()
+    add_files_sink_here("out", f"{tmp_path}/out")
     (tmp_path / "new.toml").write_text(NEW)
     return tmp_path
 
@@ -94,7 +89,7 @@ def test_an_interrupted_move_is_called_off_or_goes_on(
     ("arguments", "code", "said"),
     [
         (["--to", "missing.toml", "--yes"], 2, "there is no settings file"),
-        (["--to", "strandline.toml", "--abort"], 2, "--abort stands alone"),
+        (["--to", "strandline.toml", "--abort"], 2, "--abort goes with no other option"),
         (["--dry-run"], 2, "--dry-run needs --to"),
         (["--to", "same.toml", "--yes"], 3, "name the same ledger"),
         (["--to", "below/new.toml", "--yes"], 2, "is not in the folder of"),

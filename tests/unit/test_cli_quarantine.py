@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from strandline.lake import Lake, open_lake
 from strandline.ledger.deliver import intents, quarantine, sinks
 from strandline.ledger.deliver.quarantine import StoredRefusedRow
 from strandline.status.documents.lake_documents import bounded
+from tests.command_line import document
 from tests.unit.test_cli_sinks import leased, make, promise, publish
 
 
@@ -44,10 +44,8 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
         yield lake
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    capsys.readouterr()
-    assert run(["sink", "quarantine", *arguments, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    return document(capsys, "sink", "quarantine", *arguments, code=code)
 
 
 @pytest.mark.usefixtures("lake")

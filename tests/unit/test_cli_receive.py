@@ -32,20 +32,16 @@ from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.received import UnrecordedBody
 from strandline.ledger.receive.senders import SourceRecord
 from strandline.receive.intake import BatchReport
-from tests.ledger.receive_bench import in_table
-from tests.unit.test_cli import document, error, plain_error
+from tests.command_line import create_dataset_here, document, error, init_lake_here, plain_error
+from tests.ledger.receiving import in_table
 
-ROW = '{"id": 1, "who": "ada"}\n'
+ROW = '{"id": 1, "who": "ada"}'
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sample.jsonl").write_text(ROW)
-    assert run(["init"]) == 0
-    assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
+    init_lake_here(tmp_path, monkeypatch)
+    create_dataset_here(row=ROW)
     return tmp_path
 
 

@@ -16,7 +16,7 @@ from strandline.core.records.reconcile_records import (
     Counts,
     Done,
     ReconcileRun,
-    RunId,
+    ReconcileRunId,
     StorageKind,
     SweepOutcome,
 )
@@ -34,7 +34,9 @@ def test_a_reason_is_shown_in_words_and_one_of_another_version_as_it_is() -> Non
 def of(
     ended: bool, aborted: AbortReason | None = None, outcome: SweepOutcome = SweepOutcome(), act: bool = True
 ) -> ReconcileRun:
-    return ReconcileRun(RunId(7), Asked(act=act), StorageKind.LOCAL, AT, AT if ended else None, aborted, "why", outcome)
+    return ReconcileRun(
+        ReconcileRunId(7), Asked(act=act), StorageKind.LOCAL, AT, AT if ended else None, aborted, "why", outcome
+    )
 
 
 def said(shown: list[RenderableType]) -> list[str]:

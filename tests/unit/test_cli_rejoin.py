@@ -15,7 +15,7 @@ from strandline.lake import open_lake
 from strandline.ledger.ingest import datasets
 from strandline.ledger.replicate import following, leader_sinks, sites
 from strandline.replicate.arbiter.arbiter import PutLanded
-from tests.unit.test_cli import document, plain_error
+from tests.command_line import create_dataset_here, document, init_lake_here, plain_error
 
 TAKE_OVER = "UPDATE site SET role = 'leader', leader = NULL, leader_token = NULL, term = 17"
 
@@ -23,14 +23,11 @@ TAKE_OVER = "UPDATE site SET role = 'leader', leader = NULL, leader_token = NULL
 @pytest.fixture
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a leader; beside it, `new` is the site that took over, and knows one of its two datasets."""
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
     folder = tmp_path / "old"
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    (folder / "sample.jsonl").write_text('{"id": 1}\n')
-    assert run(["init"]) == 0
-    assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
-    assert run(["dataset", "create", "late", "--like", "sample.jsonl"]) == 0
+    init_lake_here(folder, monkeypatch)
+    create_dataset_here()
+    create_dataset_here("late")
     assert run(["follow", "init", str(folder), str(tmp_path / "new")]) == 0
     with open_lake(folder) as lake:
         uuid = lake.dataset("events").uuid

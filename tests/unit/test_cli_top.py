@@ -15,6 +15,7 @@ import termios
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -170,7 +171,7 @@ def test_a_watch_draws_again_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> No
         if len(drawn) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("strandline.cli.watch.time.sleep", sleep)
+    monkeypatch.setattr("strandline.cli.watch.time", SimpleNamespace(sleep=sleep))
     watch(call, draw, once="strandline status")
     assert isinstance(call.out.file, io.StringIO)
     assert drawn == ["frame 0", "frame 1", "frame 2"] and "frame 2" in call.out.file.getvalue()

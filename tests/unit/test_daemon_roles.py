@@ -24,7 +24,8 @@ from strandline.ledger.replicate import leader_contact
 from strandline.replicate.check_tables import SiteTables
 from strandline.replicate.take_over.promote import Promotion
 from tests.conftest import MakeHome
-from tests.receive.conftest import eventually, lines, some
+from tests.receive.conftest import lines, some
+from tests.waiting import eventually
 
 SETTINGS: dict[str, dict[str, Any]] = {"follow": {"poll_seconds": 0.05}, "receive": {"port": 0}}
 TERM = 17

@@ -20,12 +20,12 @@ from strandline.deliver.plan.chunking import (
     batch_is_ready,
     cut,
     cut_around,
-    keep_to,
     lacking,
-    pinned_part,
     promise_limit,
+    ranges_to_pin,
     retry_wait_seconds,
     segments,
+    with_pinned_cut,
 )
 from strandline.deliver.plan.size_scan_parquet import divide_file_rows
 from strandline.deliver.send.core_limits import TroubledSinks, tasks_max
@@ -115,15 +115,15 @@ def planned(after: int | None, until: int, *ranges: SeqRange) -> LanePlan:
 
 def test_a_cut_that_was_pinned_before_counts() -> None:
     plan = planned(None, 60, span(1, 30), span(31, 60))
-    kept = keep_to(plan, Cut(Seq(50), (span(1, 50),)), None)
+    kept = with_pinned_cut(plan, Cut(Seq(50), (span(1, 50),)), None)
     assert kept is not None and [c.rows for c in kept.chunks] == [span(1, 50)] and kept.until == 50
-    assert keep_to(plan, Cut(Seq(60), (span(1, 30), span(31, 60))), None) is plan
+    assert with_pinned_cut(plan, Cut(Seq(60), (span(1, 30), span(31, 60))), None) is plan
 
 
 def test_a_pinned_cut_across_the_mark_is_a_conflict() -> None:
     plan = planned(10, 60, span(11, 60))
-    assert keep_to(plan, Cut(Seq(50), (span(1, 50),)), None) is None
-    assert pinned_part(plan, Seq(10)) == (span(11, 60),)
+    assert with_pinned_cut(plan, Cut(Seq(50), (span(1, 50),)), None) is None
+    assert ranges_to_pin(plan, Seq(10)) == (span(11, 60),)
 
 
 def test_small_batches_wait_for_more_rows_but_not_for_ever() -> None:

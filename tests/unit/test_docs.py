@@ -73,8 +73,9 @@ def test_the_index_of_decisions_has_each_of_them_once() -> None:
 
 @pytest.mark.parametrize("adr", ADRS, ids=name)
 def test_a_decision_says_its_status_context_and_what_was_rejected(adr: Path) -> None:
-    heads = re.findall(r"^## (.+)$", adr.read_text("utf-8"), re.MULTILINE)
-    assert heads[:3] == ["Status", "Context", "Decision"] and "Rejected" in heads
+    _, *sections = re.split(r"^## (.+)$", adr.read_text("utf-8"), flags=re.MULTILINE)
+    heads, bodies = sections[::2], [body.strip() for body in sections[1::2]]
+    assert heads[:3] == ["Status", "Context", "Decision"] and "Rejected" in heads and all(bodies)
 
 
 MODULE = re.compile(rf"`((?:{'|'.join(room.name for room in ROOMS)})/[\w/]+)")

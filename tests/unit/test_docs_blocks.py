@@ -1,7 +1,7 @@
 """Every fence of a page is run, or checked against the code; every row of docs/failures.md has a test.
 
-`tests/e2e/test_docs_run.py` runs pages. Commands and settings of the others are only parsed: a wrong option fails
-all the same.
+`tests/e2e/test_docs_run.py` runs pages. Commands that it cannot run (`NOT_RUN`) and settings are only parsed: a wrong
+option fails all the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,24 @@ RUN_BY_TESTS = {
     ("docs/sinks.md", "python"): "tests/sinks/test_consumers.py",
     ("docs/sinks.md", "sql"): "tests/sinks/test_consumers.py",
 }
-OTHER_PROGRAMS = {"env/bin/pip", "make", "mv", "pip", "python3", "sqlite3", "uv"}
+RUN_ON_PAGES = {"console", "python", "text"}
+OTHER_PROGRAMS = {"env/bin/pip", "export", "make", "pip", "python3", "sqlite3", "uv"}
+NOT_RUN = {
+    ("README.md", "make demo"): "tests/e2e/test_demo.py runs what it runs",
+    ("README.md", "make test"): "this is it",
+    ("docs/operations.md", "uv build"): "needs a network; tests/e2e/test_wheel.py builds and installs a wheel",
+    ("docs/operations.md", "python3 -m venv"): "as above",
+    ("docs/operations.md", "env/bin/"): "as above",
+    ("docs/sinks.md", "strandline sink add partner"): "needs a bucket: tests/sinks/test_s3.py",
+    ("docs/sinks.md", "strandline sink add shop"): "needs a database: tests/sinks/test_postgres.py",
+    ("docs/sinks.md", "strandline sink add mirror"): "needs a REST catalog: tests/sinks/test_iceberg.py",
+    ("docs/sinks.md", "strandline sink add collector"): "needs another lake: tests/spark/test_forward.py",
+    ("docs/sinks.md", "strandline sink add gateway"): "needs somebody else's server: tests/sinks/test_forward.py",
+    ("docs/scale.md", "export"): "tests/e2e/test_cluster.py sets the addresses of its own servers",
+    ("docs/scale.md", "strandline run --serve"): "tests/e2e/test_several_machines.py runs two machines",
+    ("examples/strandline-sink-sqlite/README.md", ""): "needs the package installed: tests/sinks/test_example.py",
+}
+"""The commands on pages that no test runs as they stand there, by how they begin, and why."""
 FENCES = [
     pytest.param(name(page), kind.partition(" ")[0], text, id=f"{name(page)}-{n}")
     for page in PAGES
@@ -117,9 +134,22 @@ CHECKS: dict[str, Callable[[str], object]] = {
 def test_every_fence_is_run_or_checked(page: str, kind: str, text: str) -> None:
     if kind in CHECKS:
         CHECKS[kind](text)
-    elif page not in test_docs_run.PAGES:
+    elif (page, kind) in RUN_BY_TESTS or page not in test_docs_run.PAGES or kind not in RUN_ON_PAGES:
         runner = ROOT / RUN_BY_TESTS[page, kind]
         assert page.rpartition("/")[2] in runner.read_text("utf-8"), f"{runner} does not read {page}"
+
+
+def test_every_command_that_can_be_run_is_run() -> None:
+    typed = [(name(page), " ".join(words)) for page in PAGES for kind, text in FENCE.findall(page.read_text("utf-8"))
+             if kind == "sh" for words in commands(text)]  # fmt: skip
+    known = {
+        (page, command): begin
+        for page, command in typed
+        for begin in NOT_RUN
+        if begin[0] == page and command.startswith(begin[1])
+    }
+    assert [run for run in typed if run not in known] == [], "show it as `console`, or say in NOT_RUN why not"
+    assert set(NOT_RUN) == set(known.values()), "no page has it any more"
 
 
 @pytest.mark.parametrize(

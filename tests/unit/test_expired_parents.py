@@ -12,7 +12,6 @@ import pytest
 from pyiceberg.table import Table
 
 from strandline import Lake
-from strandline.cli.main import run
 from strandline.core.types import SEQ_COLUMN, Anchor, SnapshotId
 from strandline.iceberg.metadata.lineage import Holds, Memory, NotKnown, RolledBack, judge
 from strandline.iceberg.metadata.metadata_peek import earlier_links
@@ -20,13 +19,12 @@ from strandline.iceberg.metadata.table_metadata import EXPIRED_PARENT, SETTLED_T
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.reserve_above_foreign import only_ours_since
 from strandline.lake import open_lake
+from tests.command_line import init_lake_here
 
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert run(["init"]) == 0
+    init_lake_here(tmp_path, monkeypatch)
     with open_lake(tmp_path) as opened:
         opened.create_dataset("events", parse_columns([{"name": "id", "type": "long"}]))
         yield opened

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from strandline import Lake
-from strandline.cli.main import run
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError
+from strandline.core.types import Seq
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.resync.run import Resynced
 from strandline.lake import open_lake
-from strandline.ledger.replicate import followers
+from strandline.ledger.replicate import followers, offers
+from tests.command_line import init_lake_here
 from tests.unit.test_cli_render import text as rendered
 
 COLUMNS = [{"name": "id", "type": "long"}]
@@ -23,9 +24,7 @@ COLUMNS = [{"name": "id", "type": "long"}]
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert run(["init"]) == 0
+    init_lake_here(tmp_path, monkeypatch)
     with open_lake(tmp_path) as opened:
         opened.create_dataset("events", parse_columns(COLUMNS))
         yield opened
@@ -105,3 +104,17 @@ def test_a_rebuilt_ledger_says_which_followers_to_add_again() -> None:
     shown = rendered(resynced(Resynced(None, 2, (), 0, (), ("east", "west")), "The ledger is rebuilt"))
     assert "east, west" in shown and "strandline follower add NAME" in shown
     assert "forgotten" not in rendered(resynced(Resynced(None, 2, (), 0, ()), "The ledger is rebuilt"))
+
+
+def test_a_table_that_cannot_be_read_does_not_keep_other_datasets_out_of_the_answers(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offers, "DATASETS_MAX", 1)
+    lake.create_dataset("more", parse_columns(COLUMNS))
+    metadata = Path(lake.catalog.load("default.events").metadata_location.removeprefix("file:"))
+    content = metadata.read_bytes()
+    metadata.write_bytes(b"damaged")
+    assert [poll(lake), poll(lake), poll(lake)] == [[], ["default.more"], ["default.more"]]
+    metadata.write_bytes(content)
+    [more] = lake.leader.poll({}).made
+    assert [t.name for t in lake.leader.poll({more.id: Seq(0)}).made] == ["default.events"]

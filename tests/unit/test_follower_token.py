@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cli.main import run
 from strandline.lake import open_lake
 from strandline.ledger.replicate import sites
+from tests.command_line import init_lake_here
 
 
 def test_a_token_that_is_replaced_in_its_file_is_used_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert run(["init"]) == 0
+    init_lake_here(tmp_path, monkeypatch)
     token = tmp_path / "token"
     token.write_text("first")
     with open_lake(tmp_path) as lake:

@@ -4,7 +4,8 @@ interfaces and the ledger's transactions are used where they belong."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -69,6 +70,30 @@ def _imported(nodes: list[ast.AST]) -> Iterator[str]:
                 yield whole if whole in _modules() else str(node.module)
 
 
+def test_a_name_of_a_class_or_type_is_given_once() -> None:
+    """A reader who has met a `Verdict` should not meet another one. A leading underscore makes no other name."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES.rglob("*.py"):
+        for name in _names_of_types(ast.parse(path.read_text("utf-8")).body):
+            places.setdefault(name.lstrip("_"), []).append(str(path.relative_to(SOURCES)))
+    twice = {name: at for name, at in places.items() if len(at) > 1}
+    assert not twice, "call each by what it is"
+
+
+def _names_of_types(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Classes, aliases and NewTypes of a module, also those that only the type checker sees."""
+    for node in body:
+        match node:
+            case ast.ClassDef():
+                yield node.name
+            case ast.If():
+                yield from _names_of_types([*node.body, *node.orelse])
+            case ast.Assign(targets=[ast.Name(name)]) if re.fullmatch("_?[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", name):
+                made_by = node.value.func if isinstance(node.value, ast.Call) else None
+                if not (isinstance(made_by, ast.Name) and made_by.id in ("TypeVar", "ParamSpec")):
+                    yield name
+
+
 def test_only_the_module_of_a_library_reaches_for_what_it_keeps_to_itself() -> None:
     spark, pyiceberg, java = OWN_MODULE
     for name, (_, nodes) in _modules().items():
@@ -116,3 +141,11 @@ def test_the_command_line_opens_no_transaction() -> None:
                 owner = getattr(node.value, "attr", getattr(node.value, "id", None))
                 where = f"{name}:{node.lineno}"
                 assert owner != "ledger", f"{where}: a command asks the lake or status/, which opens the transaction"
+
+
+def test_no_test_changes_the_clock_of_the_whole_process() -> None:
+    """The thread of another library would sleep by it too: Py4J's met an interrupt that was meant for a watch."""
+    patched = re.compile(r'setattr\(\s*(?:[\w.]*\btime,|"(?:[\w.]*\.)?time\.)')
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        found = patched.search(path.read_text("utf-8"))
+        assert found is None, f"{path}: replace the name `time` in the module that is tested, not what it stands for"

@@ -88,7 +88,7 @@ class Pretended(Maintenance):
 
 
 def pretended(lake: Lake, work: Callable[[Dataset, MaintenanceKind], Any] | None = None, **settings: Any) -> Pretended:
-    bench = type(lake.maintenance.context)(
+    context = type(lake.maintenance.context)(
         **{
             name: getattr(lake.maintenance.context, name)
             for name in lake.maintenance.context.__dataclass_fields__
@@ -96,7 +96,7 @@ def pretended(lake: Lake, work: Callable[[Dataset, MaintenanceKind], Any] | None
         },
         config=scheduled(lake, **settings),
     )
-    return Pretended(bench, work or (lambda dataset, kind: worked()))
+    return Pretended(context, work or (lambda dataset, kind: worked()))
 
 
 @dataclass
@@ -234,21 +234,21 @@ def test_a_run_that_was_called_off_is_no_failure_in_the_metrics(lake: Lake) -> N
 
 
 def test_a_second_run_is_refused_with_who_is_at_it_and_a_dry_run_is_not(lake: Lake) -> None:
-    target, bench = lake.dataset("a"), lake.maintenance.context
+    target, context = lake.dataset("a"), lake.maintenance.context
 
     def meanwhile(alive: StillAlive) -> Worked:
         with pytest.raises(AlreadyRunning, match=r"compact of default\.a is under way already"):
-            recorded(bench, target, MaintenanceKind.COMPACT, worked)
-        assert rehearsed(bench, target, MaintenanceKind.COMPACT, worked).run.dry_run
+            recorded(context, target, MaintenanceKind.COMPACT, worked)
+        assert rehearsed(context, target, MaintenanceKind.COMPACT, worked).run.dry_run
         return worked()
 
-    assert recorded(bench, target, MaintenanceKind.COMPACT, meanwhile).run.outcome == "done"
+    assert recorded(context, target, MaintenanceKind.COMPACT, meanwhile).run.outcome == "done"
     assert [r.dry_run for r in lake.maintenance.runs()] == [True, False], "the refused one was never begun"
 
 
 def test_a_run_shows_signs_of_life_for_as_long_as_it_takes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper = pretended(lake)
-    monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda bench: 0.1)
+    monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda context: 0.1)
     beaten = threading.Event()
 
     def work(alive: StillAlive) -> Worked:
@@ -277,7 +277,7 @@ def test_a_run_that_is_cut_off_stays_registered_until_the_next_takes_it_for_dead
     assert lake.maintenance.runs()[0].outcome is None
     with pytest.raises(AlreadyRunning):
         recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
-    monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda bench: -1)
+    monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda context: -1)
     with monkeypatch.context() as patched:
         patched.setattr("strandline.maintain.runs.beating", lambda beat, lease_seconds: nullcontext())
         recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
@@ -464,14 +464,14 @@ def test_the_daemon_goes_on_after_trouble_and_ends_when_it_is_asked_to(
 
 
 def test_the_id_of_a_run_is_told_as_soon_as_it_is_on_record_and_before_its_work(lake: Lake) -> None:
-    bench, told = lake.maintenance.context, list[int]()
+    context, told = lake.maintenance.context, list[int]()
 
     def work(alive: StillAlive) -> Worked:
         assert [run.id for run in lake.maintenance.runs("a")] == told
         return worked()
 
     assert [
-        recorded(bench, lake.dataset("a"), MaintenanceKind.COMPACT, work, RunControl(on_begun=told.append)).run.id
+        recorded(context, lake.dataset("a"), MaintenanceKind.COMPACT, work, RunControl(on_begun=told.append)).run.id
     ] == told
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strandline.cli.log_lines import _Lines, _StrayLines
+from strandline.cli.log_lines import _LogFormatter, _StrayLines
 from strandline.core.errors import FailedError, UsageError
 from strandline.core.secrets import read_secret, resolve_catalog_options, resolve_key, resolve_secret
 from strandline.core.text import masking
@@ -94,8 +94,8 @@ def test_no_text_has_a_password_that_stands_where_one_does(password: str, before
             "hint": str(UsageError("x", hint=text).hint),
             "outcome of a sink": f"{Refused(text).why} {TryLater(text, 3.0).why} {Unknown(text).why}",
             "problem": bytes(problems.of_problem(problems.Problem(problems.MALFORMED, text, text)).body).decode(),
-            "log": _Lines(as_json=False).format(record),
-            "log as JSON": _Lines(as_json=True).format(record),
+            "log": _LogFormatter(as_json=False).format(record),
+            "log as JSON": _LogFormatter(as_json=True).format(record),
             "stray log": _StrayLines().format(record),
             "document": json.dumps(masked_within({"a": [text, {"b": (text,)}], "n": 1})),
         }

@@ -10,7 +10,7 @@ import pytest
 from strandline.core.errors import LedgerMoved, RefusedError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.core.settings.lake_config import LakeConfig, Settings
-from strandline.migrate.plan import FoundLedger, Moves, Places, Step, find_moves, remaining_steps
+from strandline.migrate.plan import FoundLedger, MigrateStep, MigrationPlaces, Moves, find_moves, remaining_steps
 
 BUCKET = {"url": "s3://bucket/lake"}
 REST = {"kind": "rest", "uri": "http://127.0.0.1:1"}
@@ -70,20 +70,32 @@ def test_what_cannot_move_is_refused_with_a_way_out(
 
 
 def test_steps_of_what_stays_are_left_out() -> None:
-    ledger_only = (Step.CLOSE, Step.COPY_LEDGER, Step.LEAVE, Step.OPEN, Step.SETTINGS)
+    ledger_only = (
+        MigrateStep.CLOSE,
+        MigrateStep.COPY_LEDGER,
+        MigrateStep.LEAVE,
+        MigrateStep.OPEN,
+        MigrateStep.SETTINGS,
+    )
     assert remaining_steps(Moves(False, False), found(None), ABSENT) == ledger_only
-    assert remaining_steps(ALL, found(None), ABSENT) == tuple(Step)
-    without_files = set(Step) - {Step.COPY_FILES, Step.WITNESS, Step.CLOSE_WITNESS}
+    assert remaining_steps(ALL, found(None), ABSENT) == tuple(MigrateStep)
+    without_files = set(MigrateStep) - {MigrateStep.COPY_FILES, MigrateStep.WITNESS, MigrateStep.CLOSE_WITNESS}
     assert set(remaining_steps(Moves(catalog=True, warehouse=False), found(None), ABSENT)) == without_files
 
 
 def test_the_commit_point_comes_behind_every_copy_and_before_every_change_of_what_is_in_use() -> None:
-    order = list(Step)
-    leave = order.index(Step.LEAVE)
-    assert order[0] is Step.CLOSE and order[-1] is Step.SETTINGS
-    assert {Step.COPY_FILES, Step.REGISTER, Step.COPY_LEDGER, Step.WITNESS, Step.CLOSE_CATALOG} <= set(order[:leave])
-    assert {Step.OPEN, Step.CLOSE_WITNESS, Step.DROP_OLD} <= set(order[leave:])
-    assert order.index(Step.COPY_FILES) < order.index(Step.REGISTER)
+    order = list(MigrateStep)
+    leave = order.index(MigrateStep.LEAVE)
+    assert order[0] is MigrateStep.CLOSE and order[-1] is MigrateStep.SETTINGS
+    assert {
+        MigrateStep.COPY_FILES,
+        MigrateStep.REGISTER,
+        MigrateStep.COPY_LEDGER,
+        MigrateStep.WITNESS,
+        MigrateStep.CLOSE_CATALOG,
+    } <= set(order[:leave])
+    assert {MigrateStep.OPEN, MigrateStep.CLOSE_WITNESS, MigrateStep.DROP_OLD} <= set(order[leave:])
+    assert order.index(MigrateStep.COPY_FILES) < order.index(MigrateStep.REGISTER)
 
 
 def test_no_state_of_two_ledgers_opens_the_new_one_while_the_old_one_can_go_on() -> None:
@@ -97,14 +109,14 @@ def test_no_state_of_two_ledgers_opens_the_new_one_while_the_old_one_can_go_on()
         except (RefusedError, LedgerMoved):
             continue
         was_left = old is not None and old.state is MoveState.LEFT
-        if Step.OPEN in steps and not was_left:
-            assert steps.index(Step.LEAVE) < steps.index(Step.OPEN)
+        if MigrateStep.OPEN in steps and not was_left:
+            assert steps.index(MigrateStep.LEAVE) < steps.index(MigrateStep.OPEN)
             assert new == ABSENT or (new.move is not None and new.move.state is MoveState.ARRIVING)
         if was_left:
-            assert Step.LEAVE not in steps and Step.COPY_LEDGER not in steps
+            assert MigrateStep.LEAVE not in steps and MigrateStep.COPY_LEDGER not in steps
             assert new is IN_USE or (new.move is not None and new.move == left(MoveState.ARRIVING))
         if new is IN_USE:
-            assert was_left and Step.OPEN not in steps
+            assert was_left and MigrateStep.OPEN not in steps
         allowed.add((None if old is None else old.state, "in use" if new is IN_USE else new.exists))
     assert allowed == {
         (None, False), (None, True), (MoveState.LEAVING, False), (MoveState.LEAVING, True), (MoveState.LEFT, True),
@@ -148,14 +160,14 @@ def test_a_ledger_that_was_left_is_named_so_and_is_no_place_to_go() -> None:
 def test_a_migration_goes_on_between_the_places_that_it_began_with_and_no_others(
     other: dict[str, dict[str, object]],
 ) -> None:
-    begun = Places.of(lake(), "here", lake(catalog={"path": "catalog-2.db"}), "there")
+    begun = MigrationPlaces.of(lake(), "here", lake(catalog={"path": "catalog-2.db"}), "there")
     move = LedgerMove(MoveState.LEAVING, begun.new_id(), "there")
     begun.check(move)
     assert begun.new_id() != move.id
     for places in (
-        Places.of(lake(), "here", lake(**({"catalog": {"path": "catalog-2.db"}} | other)), "there"),
-        Places.of(lake(**other), "here", lake(catalog={"path": "catalog-2.db"}), "there"),
-        Places.of(lake(), "here", lake(catalog={"path": "catalog-2.db"}), "elsewhere"),
+        MigrationPlaces.of(lake(), "here", lake(**({"catalog": {"path": "catalog-2.db"}} | other)), "there"),
+        MigrationPlaces.of(lake(**other), "here", lake(catalog={"path": "catalog-2.db"}), "there"),
+        MigrationPlaces.of(lake(), "here", lake(catalog={"path": "catalog-2.db"}), "elsewhere"),
     ):
         with pytest.raises(RefusedError, match="between other places") as refused:
             places.check(move)

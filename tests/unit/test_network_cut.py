@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import httpx
 import pytest
 
+from tests import loopback
 from tests.spark.network_cut import ASKED_FOR, HOW, asked_for, cut_once_each, is_replication
 from tests.spark.relay import Relay, Request, relaying
 
@@ -24,21 +22,12 @@ PATHS = {
 
 @pytest.fixture
 def relay() -> Iterator[Relay]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(loopback.Handler):
         def do_POST(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "9")
-            self.end_headers()
-            self.wfile.write(b"an answer")
+            self.answer(200, b"an answer")
 
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    with relaying(server.server_address[1]) as relay:
+    with loopback.serving(Handler) as port, relaying(port) as relay:
         yield relay
-    server.shutdown()
-    server.server_close()
 
 
 def asks(relay: Relay, *for_what: str) -> bool:

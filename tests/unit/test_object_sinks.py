@@ -25,16 +25,16 @@ from strandline.core.types import SEQ_COLUMN, SEQ_MAX, Seq, SeqRange
 from strandline.deliver import sink_kinds
 from strandline.deliver.sink import Address, Option, SinkContext, SinkKind
 from strandline.deliver.sinks.blobs import decode, names
-from strandline.deliver.sinks.blobs.encode import Format, choose_format, encode, identity_of
+from strandline.deliver.sinks.blobs.encode import ObjectFormat, choose_format, encode, identity_of
 from tests.campaign import scaled
 from tests.sinks import whole_ranges
 
 ADDRESS = Address("lake-1", "sink-1", 1, "shop.orders", "")
 ROWS = SeqRange(Seq(1), Seq(100))
 FORMATS = [
-    Format("parquet", "zstd"), Format("parquet", "snappy"), Format("parquet", "gzip"), Format("parquet", "none"),
-    *(Format(f, c) for f in ("jsonl", "csv") for c in ("none", "gz", "zst")),
-]  # fmt: skip
+    *(ObjectFormat("parquet", c) for c in ("zstd", "snappy", "gzip", "none")),
+    *(ObjectFormat(f, c) for f in ("jsonl", "csv") for c in ("none", "gz", "zst")),
+]
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def lines(count: int) -> pa.Table:
     )
 
 
-def written(table: pa.Table, how: Format, header: tuple[str, ...] = ("n", "text")) -> bytes:
+def written(table: pa.Table, how: ObjectFormat, header: tuple[str, ...] = ("n", "text")) -> bytes:
     out = io.BytesIO()
     told = encode(table, how, header, identity_of(ADDRESS, ROWS), out)
     assert (told.count, told.size) == (table.num_rows, len(out.getvalue()))
@@ -173,7 +173,7 @@ def test_every_type_comes_back_from_parquet_as_it_was() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(whole_ranges.rows, st.sampled_from(FORMATS[:4]))
-def test_parquet_holds_every_value_of_every_type(values: list[tuple[Any, ...]], how: Format) -> None:
+def test_parquet_holds_every_value_of_every_type(values: list[tuple[Any, ...]], how: ObjectFormat) -> None:
     found = pq.read_table(io.BytesIO(written(whole_ranges.as_table(values), how)))
     assert whole_ranges.is_read_back(found, values)
 
@@ -195,17 +195,17 @@ def test_pages_do_not_end_where_pieces_of_a_table_end() -> None:
 
 
 def test_no_time_gets_into_what_is_compressed() -> None:
-    assert written(lines(3), Format("jsonl", "gz"))[4:8] == bytes(4)
+    assert written(lines(3), ObjectFormat("jsonl", "gz"))[4:8] == bytes(4)
 
 
 def test_lines_beyond_one_slice_are_the_same_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.deliver.sinks.blobs.encode._SLICE_ROWS", 64)
     table = lines(1000)
-    plain = written(table, Format("jsonl", "none"))
+    plain = written(table, ObjectFormat("jsonl", "none"))
     assert plain == "".join(f"{line}\n" for line in table.column("line").to_pylist()).encode()
     for compression in ("gz", "zst"):
-        packed = written(table, Format("jsonl", compression))
-        assert packed == written(chunked(table, 3, 64, 500), Format("jsonl", compression))
+        packed = written(table, ObjectFormat("jsonl", compression))
+        assert packed == written(chunked(table, 3, 64, 500), ObjectFormat("jsonl", compression))
         undone = (
             gzip.decompress(packed)
             if compression == "gz"
@@ -229,7 +229,7 @@ def test_parquet_says_which_chunk_it_is() -> None:
 
 
 @pytest.mark.parametrize("how", FORMATS, ids=lambda f: f"{f.name}-{f.compression}")
-def test_records_are_counted_as_they_were_written(how: Format) -> None:
+def test_records_are_counted_as_they_were_written(how: ObjectFormat) -> None:
     table = TYPES if how.name == "parquet" else lines(500)
     if how.name == "jsonl":
         table = pa.table({SEQ_COLUMN: table.column(SEQ_COLUMN), "line": [f'{{"n":{n}}}' for n in range(500)]})
@@ -241,13 +241,13 @@ def test_records_are_counted_as_they_were_written(how: Format) -> None:
 
 
 def test_csv_begins_with_the_names_of_its_columns() -> None:
-    body = written(lines(1), Format("csv", "none"), (SEQ_COLUMN, 'a "b"', "c,d", "é"))
+    body = written(lines(1), ObjectFormat("csv", "none"), (SEQ_COLUMN, 'a "b"', "c,d", "é"))
     assert body.decode() == f'{SEQ_COLUMN},"a ""b""","c,d",é\n0,"a, ""é""\n0"\n'
 
 
 def test_a_line_that_is_null_is_not_written_as_an_empty_one() -> None:
     with pytest.raises(ValueError, match="null"):
-        written(pa.table({SEQ_COLUMN: [1, 2], "line": ["a", None]}), Format("jsonl", "none"))
+        written(pa.table({SEQ_COLUMN: [1, 2], "line": ["a", None]}), ObjectFormat("jsonl", "none"))
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

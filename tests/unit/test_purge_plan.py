@@ -34,6 +34,7 @@ from strandline.maintain.purge.plan import (
     SentRanges,
     began_below,
     delete_condition,
+    deleted_in,
     sent_ranges,
 )
 from strandline.maintain.purge.remaining_snapshots import Shown, snapshots_kept_by
@@ -136,16 +137,21 @@ def test_below_the_floor_everybody_who_was_there_then_may_hold_rows_that_nobody_
     assert not began_below(holder(), Seq(10))
 
 
-def told(lo: int, hi: int, count: int, number: int = 0) -> RecordedPurge:
-    return RecordedPurge(rows(lo, hi), count, number)
+def told(lo: int, hi: int, count: int, number: int = 0, *ranges: SeqRange) -> RecordedPurge:
+    return RecordedPurge.of(ranges or (rows(lo, hi),), count, number)
 
 
 def test_a_table_is_told_of_each_purge_until_there_are_many_and_then_of_neighbours_as_one() -> None:
     known = [told(10, 20, 3, 96), told(50, 60, 4, 98), told(90, 95, 1, 97)]
     assert with_neighbours(known, told(30, 40, 2, 99)) == told(30, 40, 2, 99)
     assert with_neighbours(known, told(5, 55, 2, 99)) == told(5, 55, 5, 99), "what lies within is told by it"
-    assert with_neighbours(known, told(30, 40, 2, 99), recorded_max=3) == told(10, 40, 5, 99)
-    assert with_neighbours(known, told(62, 70, 2, 99), recorded_max=1) == told(10, 95, 10, 99)
+    assert with_neighbours(known, told(5, 55, 2, 99, rows(5, 5), rows(55, 55))) == told(
+        5, 55, 5, 99, rows(5, 5), rows(10, 20), rows(55, 55)
+    ), "and is named on"
+    assert with_neighbours(known, told(30, 40, 2, 99), recorded_max=3) == told(
+        10, 40, 5, 99, rows(10, 20), rows(30, 40)
+    )
+    assert with_neighbours(known, told(62, 70, 2, 99), recorded_max=1).rows == rows(10, 95)
     assert with_neighbours(known, told(62, 70, 2, 5), recorded_max=1).number == 98, (
         "one that comes late takes nothing back"
     )
@@ -164,18 +170,29 @@ def test_a_restored_ledger_knows_which_purges_it_has_not_heard_of_however_many_w
 
 
 def test_what_a_table_was_told_is_read_back_and_nothing_else_is_taken_for_it() -> None:
-    for purge in (told(3, 9, 4, 17), told(3, 9, 4)):
-        assert RecordedPurge.parse((purge.name, "4")) == purge
+    for purge in (told(3, 9, 4, 17), told(3, 9, 4), told(3, 9, 4, 17, rows(3, 4), rows(8, 9))):
+        assert RecordedPurge.parse((purge.name, purge.value)) == purge
+    assert told(3, 9, 4).value == "4" and told(3, 9, 4, 17, rows(3, 4), rows(8, 9)).value == "4 3+1 4+1"
+    for value in ("4 3", "4 3 7", "4 x", "4 2 7", "4 "):
+        found = RecordedPurge.parse(("strandline.purged.3-9.17", value))
+        assert found is not None and found.deleted_in == (rows(3, 9),), "then rows are gone anywhere between"
     for name in ("3", "3-", "9-3.17", "0-9.17", "3-9.", "3-9.x", "3-9.17.1", "3-\u0669.17", f"3-{2**63}.17"):
         assert RecordedPurge.parse((f"strandline.purged.{name}", "4")) is None
     assert RecordedPurge.parse(("strandline.purged.3-9.17", "\u0664")) is None
+
+
+def test_where_a_run_that_died_has_deleted_rows_stands_on_its_table() -> None:
+    recorded = [told(3, 9, 2, 17, rows(3, 3), rows(9, 9)), told(3, 9, 2, 21, rows(3, 3), rows(5, 9)), told(1, 4, 4, 5)]
+    assert deleted_in(recorded, rows(3, 9)) == (rows(3, 3), rows(5, 9)), "by any run with these ends"
+    assert deleted_in(recorded, rows(3, 8)) == (rows(3, 8),), "it is recorded as one with others"
+    assert deleted_in(recorded, None) == ()
 
 
 # --- which rows go ---------------------------------------------------------------------------------------------------
 
 
 def fitting(**values: Any) -> MatchingRows:
-    empty: dict[str, Any] = dict.fromkeys(MatchingRows.__dataclass_fields__, 0) | {"sealed": SEALED, "range": None}
+    empty: dict[str, Any] = dict.fromkeys(MatchingRows.__dataclass_fields__, 0) | {"sealed": SEALED, "ranges": ()}
     return MatchingRows(**(empty | values))
 
 
@@ -188,8 +205,10 @@ def goes(fits: MatchingRows, number: int | None, counter: int = 0, ours_above: t
 
 
 def test_a_delete_takes_no_row_that_was_not_counted() -> None:
-    settled = fitting(range=rows(10, 20), rows=3, ours=2)
-    assert [n for n in (None, -1, 0, 9, 10, 20, 21, 101) if goes(settled, n, 1000)] == [10, 20]
+    settled = fitting(ranges=(rows(10, 12), rows(20, 20)), rows=3, ours=2)
+    assert [n for n in (None, -1, 0, 9, 10, 12, 13, 19, 20, 21, 101) if goes(settled, n, 1000)] == [10, 12, 20], (
+        "a row between them that has come to match since stays: followers would keep it"
+    )
     assert [n for n in (None, -1, 0, 9, 101) if goes(fitting(below=1, unnumbered=1), n, 1000)] == [None, -1, 0]
     assert not goes(fitting(), 5), "nothing was counted"
     assert (settled.total, settled.foreign, fitting(below=2, beyond=1, unnumbered=1).total) == (3, 1, 4)

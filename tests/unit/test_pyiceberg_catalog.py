@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -418,7 +420,7 @@ def test_a_change_that_never_gets_through_says_so(catalog: PyIcebergCatalog, mon
         raise CommitFailedException("someone was faster")
 
     monkeypatch.setattr(catalog._catalog, "commit_table", lose)
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("strandline.core.retry.time", SimpleNamespace(monotonic=monotonic, sleep=lambda _: None))
     with pytest.raises(CommitUnknown):
         catalog.alter("events", [AddColumn("x", Primitive("int"))])
     assert 1 < len(tried) <= 20
@@ -450,13 +452,13 @@ def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from strandline.iceberg.pyiceberg import foreign_rows as module
 
     opened: list[str] = []
-    real = module._Counter._read
+    real = module._ForeignRowCounter._read
 
     def read(self: Any, file: Any, deletes: Any) -> Any:
         opened.append(file.file_path)
         return real(self, file, deletes)
 
-    monkeypatch.setattr(module._Counter, "_read", read)
+    monkeypatch.setattr(module._ForeignRowCounter, "_read", read)
     return opened
 
 

@@ -101,8 +101,9 @@ def test_what_a_table_is_stays_the_same(table: Any, tmp_path: Path) -> None:
     place = NewPlace(tmp_path / "old place", "s3://bucket/lake")
     last = list(find_pieces(table.metadata_location, place))[-1]
     assert isinstance(last, Rewritten)
-    document, before = json.loads(last.body), parse_document(
-        table.metadata_location, Path(table.metadata_location.removeprefix("file://")).read_bytes()
+    document, before = (
+        json.loads(last.body),
+        parse_document(table.metadata_location, Path(table.metadata_location.removeprefix("file://")).read_bytes()),
     )
     assert TableIdentity.of(document) == TableIdentity.of(before)
     assert document["location"].startswith("s3://bucket/lake/")

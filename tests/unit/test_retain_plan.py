@@ -29,7 +29,7 @@ from strandline.ledger.replicate.followers import FollowerId, RegisteredFollower
 from strandline.maintain.retain_plan import (
     Awaited,
     AwaitedVerdict,
-    Verdict,
+    RetainVerdict,
     drop_point,
     due_condition,
     judge,
@@ -191,7 +191,7 @@ def site(number: int, at: int, drop_days: int | None = None, held_days: float | 
 
 def judged(up_to: int, *sites: Awaited, due: int | None = 100, dropped: int = 60) -> AwaitedVerdict:
     return judge_awaited(
-        Verdict(Seq(up_to) if up_to else None, (), ()),
+        RetainVerdict(Seq(up_to) if up_to else None, (), ()),
         sites,
         due=None if due is None else Seq(due),
         drop_due=lambda after: Seq(dropped) if dropped else None,

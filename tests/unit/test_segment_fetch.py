@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -30,6 +29,7 @@ from strandline.replicate.transports.segment_fetch import (
     fetch_schema,
     with_text_uuids,
 )
+from tests import loopback
 
 SCHEMA = pa.schema([("_ingest_seq", pa.int64()), ("text", pa.string())])
 STILL = 600.0  # seconds
@@ -69,8 +69,8 @@ class Pace:
 
 
 @contextmanager
-def serving(leader: Leader) -> Iterator[LeaderAddress]:
-    class Handler(BaseHTTPRequestHandler):
+def leading(leader: Leader) -> Iterator[LeaderAddress]:
+    class Handler(loopback.Handler):
         def do_GET(self) -> None:
             asked = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
             leader.asked.append(int(asked["behind"]))
@@ -78,9 +78,7 @@ def serving(leader: Leader) -> Iterator[LeaderAddress]:
             fault = leader.faults.pop(0) if leader.faults else None
             body = leader.body(int(asked["lo"]), int(asked["hi"]), int(asked["behind"]))
             if isinstance(fault, int):
-                self.send_response(fault)
-                self.end_headers()
-                self.wfile.write(b'{"detail": "not today"}')
+                self.answer(fault, b'{"detail": "not today"}')
                 return
             self.send_response(200)
             body = fault if isinstance(fault, bytes) else body
@@ -88,21 +86,14 @@ def serving(leader: Leader) -> Iterator[LeaderAddress]:
             self.end_headers()
             if isinstance(fault, Pace):
                 fault.write(body, self.wfile.write, leader.over)
-                return
-            self.wfile.write(fault(body) if callable(fault) else body)
+            else:
+                self.wfile.write(fault(body) if callable(fault) else body)
 
-        def log_message(self, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield LeaderAddress(f"http://127.0.0.1:{server.server_address[1]}", "secret")
-    finally:
-        leader.over.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with loopback.serving(Handler) as port:
+        try:
+            yield LeaderAddress(f"http://127.0.0.1:{port}", "secret")
+        finally:
+            leader.over.set()
 
 
 @pytest.fixture
@@ -117,7 +108,7 @@ def fetched(at: LeaderAddress, lo: int = 1, hi: int = 100) -> list[int]:
 
 
 def test_every_row_of_the_range_comes_once_and_in_order(leader: Leader) -> None:
-    with serving(leader) as at:
+    with leading(leader) as at:
         assert fetched(at) == NUMBERS
         assert fetched(at, 20, 40) == [n for n in NUMBERS if 20 <= n <= 40]
         assert fetch_schema(at, WantedRange("d", 1, 100)) == SCHEMA
@@ -139,7 +130,7 @@ def test_what_broke_or_changed_on_the_way_is_fetched_again_behind_the_last_prove
     leader: Leader, fault: Any
 ) -> None:
     leader.faults = [fault, fault, 503, fault]
-    with serving(leader) as at:
+    with leading(leader) as at:
         assert fetched(at) == NUMBERS
     assert leader.asked[0] == 0 and sorted(leader.asked) == leader.asked and leader.asked[-1] > 0
     assert len(leader.asked) == 5
@@ -160,7 +151,7 @@ BITS = st.builds(Bit, st.floats(0, 1, exclude_max=True), st.integers(0, 7))
 
 
 def test_no_changed_bit_is_ever_taken_for_a_column(leader: Leader) -> None:
-    with serving(leader) as address:
+    with leading(leader) as address:
 
         @given(BITS)
         def fetched_though(changed: Bit) -> None:
@@ -173,13 +164,13 @@ def test_no_changed_bit_is_ever_taken_for_a_column(leader: Leader) -> None:
 def test_an_answer_to_another_request_is_asked_for_again(leader: Leader) -> None:
     """As from a gateway that has mixed up two connections: proven, and still not what was asked for."""
     leader.faults = [leader.body(1, 100, 50), leader.body(1, 50, 0), leader.body(51, 100, 50)]
-    with serving(leader) as at:
+    with leading(leader) as at:
         assert fetched(at) == NUMBERS
     assert leader.asked == [0, 0, 0, 0]
 
 
 def test_no_changed_bit_is_ever_taken_for_a_row(leader: Leader) -> None:
-    with serving(leader) as address:
+    with leading(leader) as address:
 
         @given(BITS)
         def fetched_though(changed: Bit) -> None:
@@ -192,20 +183,20 @@ def test_no_changed_bit_is_ever_taken_for_a_row(leader: Leader) -> None:
 
 def test_a_leader_that_never_sends_it_whole_is_given_up(leader: Leader) -> None:
     leader.faults = [lambda body: body[:-9]] * 2 + [lambda body: body[:40]] * 20
-    with serving(leader) as at, pytest.raises((SegmentDamaged, StorageError)):
+    with leading(leader) as at, pytest.raises((SegmentDamaged, StorageError)):
         fetched(at)
     leader.faults = [503] * 20
-    with serving(leader) as at, pytest.raises(StorageError, match="503"):
+    with leading(leader) as at, pytest.raises(StorageError, match="503"):
         fetched(at)
 
 
 def test_a_leader_that_sends_to_others_meanwhile_is_waited_for(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     leader.faults = [429] * 20
-    with serving(leader) as at:
+    with leading(leader) as at:
         assert fetched(at) == NUMBERS
     monkeypatch.setattr(segment_fetch, "BUSY_SECONDS_MAX", 0.03)
     leader.faults = [429] * 20
-    with serving(leader) as at, pytest.raises(StorageError, match="too many other segments"):
+    with leading(leader) as at, pytest.raises(StorageError, match="too many other segments"):
         fetched(at)
 
 
@@ -215,7 +206,7 @@ def test_an_answer_that_stands_still_is_given_up_and_asked_for_again(
     """Behind the last row that was proven before."""
     monkeypatch.setattr(segment_fetch, "SILENCE_SECONDS_MAX", 0.5)
     leader.faults = [Pace(len(leader.body(1, 100, 0)) * 2 // 3, STILL)]
-    with serving(leader) as at:
+    with leading(leader) as at:
         assert fetched(at) == NUMBERS
     assert leader.asked[0] == 0 and leader.asked[-1] > 0
 
@@ -223,7 +214,7 @@ def test_an_answer_that_stands_still_is_given_up_and_asked_for_again(
 def test_a_leader_that_stands_still_each_time_is_given_up(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_fetch, "SILENCE_SECONDS_MAX", 0.2)
     leader.faults = [Pace(1, STILL)] * 20
-    with serving(leader) as at, pytest.raises(StorageError, match="does not answer"):
+    with leading(leader) as at, pytest.raises(StorageError, match="does not answer"):
         fetched(at)
     assert len(leader.asked) == segment_fetch.ATTEMPTS_MAX
 
@@ -236,7 +227,7 @@ def test_an_answer_that_trickles_is_taken_however_long_it_takes(
     size = len(leader.body(1, 7, 0)) // 20 + 1
     leader.faults = [Pace(size, pause_seconds=0.05) for _ in range(20)]
     began = time.monotonic()
-    with serving(leader) as at:
+    with leading(leader) as at:
         assert fetched(at, 1, 7) == list(range(1, 7))
     assert time.monotonic() - began > 0.5
 
@@ -264,7 +255,7 @@ def test_a_name_that_another_column_has_by_now_is_another_column() -> None:
 
 def test_what_the_leader_refuses_is_not_asked_for_again(leader: Leader) -> None:
     leader.faults = [409, 401]
-    with serving(leader) as at:
+    with leading(leader) as at:
         with pytest.raises(FailedError, match="not today"):
             fetched(at)
         with pytest.raises(FailedError) as refused:

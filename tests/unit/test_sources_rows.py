@@ -24,7 +24,7 @@ from strandline.ingest.sources import delimited, jsonl, lines
 from strandline.ingest.sources.blocks import LINE, RAW, REJECT, ColumnsReader, to_batches
 from strandline.ingest.sources.columns import Unfit, arrow_type
 from strandline.ingest.sources.identify import identify
-from strandline.ingest.sources.lines import Block, ByteRange, split_lines
+from strandline.ingest.sources.lines import ByteRange, LineBlock, split_lines
 from strandline.ingest.sources.positions import report_to, watched
 from strandline.ingest.sources.read import absent_columns
 from strandline.ingest.sources.rows import csv_cells, csv_row, json_row
@@ -72,20 +72,20 @@ def of(dt: t.DataType, nullable: bool = True) -> t.StructType:
     return t.StructType([t.StructField("c", dt, nullable)])
 
 
-def block_of(*lines: bytes) -> Block:
+def block_of(*lines: bytes) -> LineBlock:
     return split_lines(b"\n".join(lines), 1, True)[0]
 
 
-def fast(block: Block, fields: t.StructType) -> list[dict[str, Any]] | None:
+def fast(block: LineBlock, fields: t.StructType) -> list[dict[str, Any]] | None:
     """What the columns say, or None where they leave a row to the judge."""
     return taken(jsonl.fitting_reader(fields), block, fields)
 
 
-def fast_csv(block: Block, fields: t.StructType) -> list[dict[str, Any]] | None:
+def fast_csv(block: LineBlock, fields: t.StructType) -> list[dict[str, Any]] | None:
     return taken(lambda b: delimited.read_columns(b, fields, fields.fieldNames()), block, fields)
 
 
-def taken(read: ColumnsReader, block: Block, fields: t.StructType) -> list[dict[str, Any]] | None:
+def taken(read: ColumnsReader, block: LineBlock, fields: t.StructType) -> list[dict[str, Any]] | None:
     try:
         arrays, fit = read(block)
     except (Unfit, pa.ArrowInvalid):
@@ -610,7 +610,7 @@ def test_a_long_record_is_gone_through_a_few_times_and_not_once_for_each_chunk(
     path.write_bytes(b"c,d\n1,2\n" + b'"' + field + b'",2\n3,4\n' + b"5,6\n" * 1000)
     scanned: list[int] = []
 
-    def split(data: bytes, first_line: int, last: bool) -> tuple[Block, int, int]:
+    def split(data: bytes, first_line: int, last: bool) -> tuple[LineBlock, int, int]:
         scanned.append(len(data))
         return delimited.split_records(data, first_line, last)
 

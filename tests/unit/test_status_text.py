@@ -13,7 +13,7 @@ from strandline.core.documents import json_text
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver.delivery_report import ReportedIntent, UnderWay
 from strandline.ledger.maintain.retention_holds import Hold
-from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, MaintenanceRun, RunId
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, MaintenanceRun, MaintenanceRunId
 from strandline.serve.snapshot import Spelling
 from strandline.status.documents import lake_documents
 from strandline.status.followers import FollowerStatus
@@ -66,7 +66,7 @@ class Dice:
         hold = Hold(1, self.name(), self.number(), NOW, Seq(7))  # type: ignore[arg-type]
         result = self.random.choice((None, {"files": 3}))
         run = MaintenanceRun(
-            RunId(self.random.randrange(2)),
+            MaintenanceRunId(self.random.randrange(2)),
             self.name(),
             MaintenanceKind.COMPACT,
             "node",

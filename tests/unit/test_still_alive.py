@@ -34,7 +34,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 @pytest.mark.parametrize("by_schedule", [False, True])
 def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedule: bool) -> None:
     committed = []
-    bench, dataset = lake.maintenance.context, lake.dataset("a")
+    context, dataset = lake.maintenance.context, lake.dataset("a")
 
     def work(alive: StillAlive) -> Nothing:
         for n in range(2):
@@ -46,9 +46,9 @@ def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedul
 
     with pytest.raises(LeaseLost):
         if by_schedule:
-            run_scheduled(bench, dataset, MaintenanceKind.COMPACT, work, after=None)
+            run_scheduled(context, dataset, MaintenanceKind.COMPACT, work, after=None)
         else:
-            recorded(bench, dataset, MaintenanceKind.COMPACT, work)
+            recorded(context, dataset, MaintenanceKind.COMPACT, work)
     assert committed == [0]
     with lake.ledger.read() as connection:
         assert runs.latest(connection)[0].outcome is MaintenanceOutcome.DIED

@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,8 +187,8 @@ def test_every_library_is_given_the_same_store() -> None:
 
 def test_no_attempt_begins_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr("strandline.core.retry.time", clock)
     limits = RequestLimits(9, total_seconds_max=10, connect_timeout_seconds=1, read_timeout_seconds=1)
     for _ in limits.attempts():
         assert now[0] <= 10

@@ -16,7 +16,7 @@ from strandline.core.sites.replication import TakeoverCut
 from strandline.core.sites.takeover_cuts import NumberedCut
 from strandline.core.types import BlockHead, BlockId, BlockKind, DatasetId, Seq, SeqRange, ShardId
 from strandline.ingest.resync.cuts import is_cut_out
-from strandline.ledger.receive.announced_bodies import AnnouncedBatch, AnnouncedClaim, makes_room
+from strandline.ledger.receive.announced_bodies import AnnouncedBatch, AnnouncedClaim, is_replaceable
 from strandline.ledger.receive.receipts import Note, Receipt, ReceiptBody, TokenFingerprint
 from strandline.replicate.follow.bodies_document import parse_bodies, to_document
 from strandline.replicate.follow.fetch_bodies import check_bodies
@@ -115,8 +115,8 @@ def test_keys_that_the_leader_has_forgotten_leave_gaps() -> None:
 
 def test_what_waits_makes_room_and_of_what_is_in_a_table_only_keys_do() -> None:
     by_range = RangeIdentity(LANE, span(1, 2))
-    assert makes_room(by_range, is_ingested=False) and makes_room(KeyIdentity("a"), is_ingested=False)
-    assert makes_room(KeyIdentity("a"), is_ingested=True) and not makes_room(by_range, is_ingested=True)
+    assert is_replaceable(by_range, is_ingested=False) and is_replaceable(KeyIdentity("a"), is_ingested=False)
+    assert is_replaceable(KeyIdentity("a"), is_ingested=True) and not is_replaceable(by_range, is_ingested=True)
 
 
 def test_a_batch_that_a_cut_removed_is_not_taken_back_from_history() -> None:

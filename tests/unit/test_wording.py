@@ -26,7 +26,7 @@ from strandline.deliver.verify.ranges import Fault, VerifyFinding
 from strandline.deliver.verify.run import first_of_chunks
 from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
 from strandline.ledger.maintain.runs import MaintenanceKind as JobKind
-from strandline.ledger.maintain.runs import MaintenanceOutcome, MaintenanceRun, RunId
+from strandline.ledger.maintain.runs import MaintenanceOutcome, MaintenanceRun, MaintenanceRunId
 from strandline.ledger.receive.senders import PlacedBody
 from strandline.receive.count_received import ReceivedCounter, describe
 from strandline.status.problems.lake_problems import find_sink_problems
@@ -104,7 +104,7 @@ def expired(n: int) -> str:
         "manifests_deleted": n, "branches_kept": n, "tags_kept": n,
     }  # fmt: skip
     run = MaintenanceRun(
-        RunId(1),
+        MaintenanceRunId(1),
         "default.events",
         JobKind.EXPIRE,
         "h",
@@ -146,3 +146,13 @@ def test_one_is_one_and_two_are_two(of: Any) -> None:
     assert not re.search(r"\b(?:are|were|have|do|them|they)\b", one), one
     assert re.search(r"\b2 (?:of 2 )?(?:other |data |delete )?\w+s\b", two), two
     assert not re.search(rf"\b2 (?:of 2 )?(?:{_NOUNS})s (?:that )?(?:is|was|has|does|stands|tiles|agrees)\b", two), two
+
+
+def test_a_comparison_with_the_leader_tells_deleted_rows_from__program() -> None:
+    from strandline.replicate.follow.compare_with_leader import DatasetVerdict
+
+    one = DatasetVerdict("events", Seq(9), 7, 0, 1, 0, None, foreign=1)
+    assert said(*verify.of_leader([one])) == (
+        "✓ events: 7 rows agree with the leader's up to 9; 1 row is only here, deleted at the leader since\n"
+        "! events: another program wrote 1 row into this site's table; no reader gets them\n"
+    )

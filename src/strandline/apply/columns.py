@@ -18,16 +18,16 @@ class Impossible:
     hint: str | None = None
 
 
-ColumnChange = Alteration | Impossible
+DeclaredChange = Alteration | Impossible
 
 
-def compare_columns(found: Sequence[Column], wanted: Sequence[Column]) -> list[ColumnChange]:
+def compare_columns(found: Sequence[Column], wanted: Sequence[Column]) -> list[DeclaredChange]:
     """Each column by its path: `a.b` is the field b of a. The order of columns does not count, and neither do docs:
     nothing can change them."""
     return list(_fields(found, wanted, ""))
 
 
-def _fields(found: Sequence[Column], wanted: Sequence[Column], prefix: str) -> Iterator[ColumnChange]:
+def _fields(found: Sequence[Column], wanted: Sequence[Column], prefix: str) -> Iterator[DeclaredChange]:
     there = {c.name: c for c in found}
     asked = {c.name: c for c in wanted}
     in_lower_case = {c.name.lower(): c.name for c in found}
@@ -47,7 +47,7 @@ def _fields(found: Sequence[Column], wanted: Sequence[Column], prefix: str) -> I
     })  # fmt: skip
 
 
-def _column(path: str, found: Column, wanted: Column) -> Iterator[ColumnChange]:
+def _column(path: str, found: Column, wanted: Column) -> Iterator[DeclaredChange]:
     if found.required != wanted.required:
         yield Impossible(path, f"it is {_need(found.required)}, and cannot become {_need(wanted.required)}")
     yield from _type(path, found.type, wanted.type)
@@ -57,7 +57,7 @@ def _need(required: bool) -> str:
     return "required" if required else "optional"
 
 
-def _type(path: str, found: ColumnType, wanted: ColumnType) -> Iterator[ColumnChange]:
+def _type(path: str, found: ColumnType, wanted: ColumnType) -> Iterator[DeclaredChange]:
     match found, wanted:
         case Struct(before), Struct(after):
             yield from _fields(before, after, f"{path}.")

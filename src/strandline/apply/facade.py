@@ -11,13 +11,13 @@ from strandline.apply.plan import plan
 from strandline.apply.steps import (
     AddSink,
     AlterDataset,
+    ApplyStep,
     ChangeRule,
     ChangeSchedule,
     CreateDataset,
     DropDataset,
     Plan,
     RemoveSink,
-    Step,
     UpdateSink,
     Wish,
 )
@@ -41,7 +41,7 @@ class Declarations:
         return plan(declared, load_found(self.lake, declared), wish)
 
     def apply(
-        self, declared: Declaration, wish: Wish, shown: Plan, on_done: Callable[[Step], None] = lambda step: None
+        self, declared: Declaration, wish: Wish, shown: Plan, on_done: Callable[[ApplyStep], None] = lambda step: None
     ) -> None:
         """Takes the steps of a plan that a person has seen, in order. Each is durable when `on_done` hears of it. After
         a failure or a crash, a new plan has the steps that are left. `RefusedError` if the plan has a refusal, or if
@@ -64,7 +64,7 @@ class Declarations:
         comments = [_HEAD, *(f"{setting} is in the settings, so not here." for setting in elsewhere)]
         return write_declaration(load_declaration(self.lake), comments)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: ApplyStep) -> None:
         lake = self.lake
         match step.operation:
             case CreateDataset(spec):

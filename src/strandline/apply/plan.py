@@ -14,6 +14,7 @@ from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
 from strandline.apply.steps import (
     AddSink,
     AlterDataset,
+    ApplyStep,
     ChangeRule,
     ChangeSchedule,
     CreateDataset,
@@ -24,7 +25,6 @@ from strandline.apply.steps import (
     Permission,
     Plan,
     RemoveSink,
-    Step,
     StepAction,
     StepRefusal,
     UpdateSink,
@@ -54,7 +54,7 @@ _ORDER: tuple[tuple[type[Any], StepAction | None], ...] = (
 def plan(declared: Declaration, found: LakeFound, wish: Wish) -> Plan:
     drafts = [*_datasets(declared, found, wish), *_sinks(declared, found, wish)]
     drafts += [*_rules(declared, found, wish), *_schedules(declared, found, wish)]
-    steps = [d for d in drafts if isinstance(d, Step)]
+    steps = [d for d in drafts if isinstance(d, ApplyStep)]
     refused = [d for d in drafts if isinstance(d, StepRefusal)]
     refused += [_not_allowed(s, s.needs) for s in steps if s.needs is not None and s.needs not in wish.allowed]
     changed = {(s.what, s.name) for s in steps} | {(r.what, r.name) for r in refused}
@@ -68,7 +68,7 @@ def plan(declared: Declaration, found: LakeFound, wish: Wish) -> Plan:
     )
 
 
-def _rank(step: Step) -> tuple[int, bool, str]:
+def _rank(step: ApplyStep) -> tuple[int, bool, str]:
     rank = next(
         i for i, (kind, action) in enumerate(_ORDER)
         if isinstance(step.operation, kind) and action in (None, step.action)
@@ -81,7 +81,7 @@ def _keeps_from_acting(operation: Operation) -> bool:
     return isinstance(operation, ChangeSchedule) and operation.kind == RECONCILE_ACT and operation.after != "true"
 
 
-def _not_allowed(step: Step, needed: Permission) -> StepRefusal:
+def _not_allowed(step: ApplyStep, needed: Permission) -> StepRefusal:
     return StepRefusal(step.what, step.name, _LOSSES[needed], f"If that is meant: --allow {needed}.")
 
 
@@ -94,7 +94,7 @@ _LOSSES = {
     Permission.RECONCILE_ACT: "scheduled runs of the reconciler would move files and drop entries",
 }
 
-_Draft = Iterator[Step | StepRefusal | str]  # a text names something that exists and is not declared
+_Draft = Iterator[ApplyStep | StepRefusal | str]  # a text names something that exists and is not declared
 
 
 # Datasets.
@@ -118,7 +118,7 @@ def _datasets(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
         yield _step(DropDataset(name), StepAction.REMOVE, short_name(name), needs=Permission.DROP_DATASET)
 
 
-def _new_dataset(wanted: DatasetSpec) -> Iterator[Step | StepRefusal]:
+def _new_dataset(wanted: DatasetSpec) -> Iterator[ApplyStep | StepRefusal]:
     name = short_name(wanted.name)
     if wanted.adopted is not None:
         how = (
@@ -136,7 +136,7 @@ def _new_dataset(wanted: DatasetSpec) -> Iterator[Step | StepRefusal]:
     yield _step(CreateDataset(wanted), StepAction.CREATE, name, details)
 
 
-def _dataset(there: DatasetSpec, wanted: DatasetSpec) -> Iterator[Step | StepRefusal]:
+def _dataset(there: DatasetSpec, wanted: DatasetSpec) -> Iterator[ApplyStep | StepRefusal]:
     name = short_name(there.name)
     if there.deliver_by != wanted.deliver_by:
         yield _fixed("dataset", name, "deliver_by", there.deliver_by, wanted.deliver_by)
@@ -193,7 +193,7 @@ def _sinks(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
             yield f"sink {name}"
 
 
-def _sink(there: SinkSpec, wanted: SinkSpec, found: LakeFound) -> Iterator[Step | StepRefusal]:
+def _sink(there: SinkSpec, wanted: SinkSpec, found: LakeFound) -> Iterator[ApplyStep | StepRefusal]:
     name = there.name
     if there.dataset != wanted.dataset:
         yield _fixed("sink", name, "dataset", [short_name(there.dataset)], [short_name(wanted.dataset)])
@@ -327,5 +327,5 @@ _WHAT: dict[type[Any], str] = {
 
 def _step(
     operation: Operation, action: StepAction, name: str, details: Sequence[str] = (), needs: Permission | None = None
-) -> Step:
-    return Step(operation, action, _WHAT[type(operation)], name, tuple(details), needs)
+) -> ApplyStep:
+    return ApplyStep(operation, action, _WHAT[type(operation)], name, tuple(details), needs)

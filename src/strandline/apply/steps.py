@@ -79,7 +79,7 @@ Operation = CreateDataset | AlterDataset | DropDataset | AddSink | UpdateSink | 
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ApplyStep:
     operation: Operation
     action: StepAction
     what: str  # `dataset`, `sink`, `retain` or `schedule`
@@ -98,7 +98,7 @@ class StepRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ApplyStep, ...] = ()
     refused: tuple[StepRefusal, ...] = ()  # with any of them, nothing is done
     unchanged: int = 0
     not_declared: tuple[str, ...] = ()  # `sink partner`: there, and left alone

@@ -16,7 +16,7 @@ from strandline.core.text.masking import masked
 @contextmanager
 def log_lines(*, as_json: bool) -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines(as_json))
+    handler.setFormatter(_LogFormatter(as_json))
     root = logging.getLogger()
     root.addHandler(handler)
     try:
@@ -36,7 +36,7 @@ class _StrayLines(logging.Formatter):
         return masked(super().format(record))
 
 
-class _Lines(logging.Formatter):
+class _LogFormatter(logging.Formatter):
     def __init__(self, as_json: bool) -> None:
         super().__init__()
         self._as_json = as_json

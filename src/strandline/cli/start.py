@@ -19,11 +19,11 @@ def main() -> None:
         print(__version__)
         return
     gc.disable()  # modules are not garbage
-    are_plugins_looked_for = _NO_PLUGINS not in os.environ
+    loads_plugins = _NO_PLUGINS not in os.environ
     os.environ.setdefault(_NO_PLUGINS, "__all__")
     from strandline.cli.main import main as run
 
-    if are_plugins_looked_for:  # by models of others, and in other processes
+    if loads_plugins:  # by models of others, and in other processes
         del os.environ[_NO_PLUGINS]
     gc.freeze()
     gc.set_threshold(OBJECTS_BEFORE_A_SEARCH)

@@ -83,7 +83,7 @@ class KeyIdentity:
     key: str
 
 
-Identity = RangeIdentity | KeyIdentity
+BodyIdentity = RangeIdentity | KeyIdentity
 
 
 def chunk_key(identity: RangeIdentity) -> str:
@@ -108,7 +108,7 @@ def identity_headers(identity: RangeIdentity) -> dict[str, str]:
     }
 
 
-def parse_identity(headers: Mapping[str, str]) -> Identity:
+def parse_identity(headers: Mapping[str, str]) -> BodyIdentity:
     """Parses headers with lower-case names. `UsageError` has a message for the client."""
     given = {name: headers.get(name.lower()) for name in (LAKE, INSTANCE, GENERATION, DATASET, RANGE)}
     if any(value is not None for value in given.values()):

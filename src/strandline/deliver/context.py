@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from strandline.core.read_token import Continuation, ReadBounds
 from strandline.core.settings.lake_config import DeliverSettings, LakeConfig
 from strandline.core.types import Dataset, Seq
+from strandline.iceberg.lake_tables import LakeTables
 from strandline.ledger.engine import Ledger
 from strandline.ledger.replicate import sites
 from strandline.read.settled_view import SettledView, open_settled
-
-if TYPE_CHECKING:
-    from strandline.iceberg.spark.tables import SparkTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class DeliverContext:
     lake: str
     config: LakeConfig
     ledger: Ledger
-    tables: Callable[[], SparkTables]  # starts Spark on the first call
+    tables: LakeTables
 
     @property
     def settings(self) -> DeliverSettings:
@@ -38,4 +35,4 @@ class DeliverContext:
 
 def settled(context: DeliverContext, dataset: Dataset, after: Seq | None, until: Seq) -> SettledView:
     bounds = ReadBounds(after, until)
-    return open_settled(context.config, context.ledger, context.tables(), context.lake, dataset, bounds)
+    return open_settled(context.config, context.ledger, context.tables.settled, context.lake, dataset, bounds)

@@ -16,9 +16,9 @@ from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
 from strandline.deliver.quarantine import rows as quarantined_rows
 from strandline.deliver.quarantine.replay import ReplayReport, replay
-from strandline.deliver.quarantine.rows import OnRows, QuarantinedRow
+from strandline.deliver.quarantine.rows import OnQuarantinedRows, QuarantinedRow
 from strandline.deliver.recover_sink import SinkRecovered, recover_sink
-from strandline.deliver.sink_session import Progress, no_progress
+from strandline.deliver.sink_session import DeliverProgress, no_progress
 from strandline.deliver.tick import Deliverer, TickReport, dataset_of
 from strandline.iceberg.metadata.identifier import full_name, in_spark
 from strandline.jobs.loop import LoopControl
@@ -33,7 +33,7 @@ from strandline.ledger.replicate import sites
 if TYPE_CHECKING:
     from strandline.deliver.plan.preview import LanePreview
     from strandline.deliver.verify.verdict import VerifyProgress, VerifyReport
-    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
+    from strandline.iceberg.schema.columns import Column
     from strandline.ledger.deliver.quarantine import Quarantined
 
 _CATCH_UP_SECONDS = 60.0  # how often the daemon checks whether its ledger was restored
@@ -44,8 +44,10 @@ class Delivery:
     """`lake.delivery`. Ticks may run beside each other, in this process and in others."""
 
     context: DeliverContext
-    catalog: Callable[[], PyIcebergCatalog]
     recovery: Recovery
+
+    def _columns(self, dataset: Dataset) -> Sequence[Column]:
+        return self.context.tables.catalog.columns(dataset.name)
 
     # Sinks.
 
@@ -64,7 +66,7 @@ class Delivery:
         self._check_leads()
         target = self.context.ledger.query(datasets.get, full_name(dataset))
         self._check_where(target, options.get("where"))
-        columns = self.catalog().columns(target.name)
+        columns = self._columns(target)
         return add_sink(
             self.context, target, columns, name=name, kind=kind, options=options, from_now=from_now, may_skip=may_skip
         )
@@ -78,7 +80,7 @@ class Delivery:
         self._check_leads()
         target = self._of_sink(name)
         self._check_where(target, options.get("where"))
-        return update_sink(self.context, target, self.catalog().columns(target.name), name, options, unset)
+        return update_sink(self.context, target, self._columns(target), name, options, unset)
 
     def destination(self, record: SinkRecord, options: Mapping[str, str]) -> str:
         """Where the sink would deliver to with these options. Asks nobody."""
@@ -169,12 +171,16 @@ class Delivery:
         return quarantined_rows.read_contents(self.context, page)
 
     def replay(
-        self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows = lambda done, total: None
+        self,
+        name: str,
+        numbers: Sequence[int] | None = None,
+        *,
+        on_progress: OnQuarantinedRows = lambda done, total: None,
     ) -> ReplayReport:
         """Send quarantined rows again, without Spark: all of them, or those with these sequence numbers."""
         self._check_leads()
         target = self._of_sink(name)
-        return replay(self.context, target, self.catalog().columns(target.name), name, numbers, on_progress)
+        return replay(self.context, target, self._columns(target), name, numbers, on_progress)
 
     def discard(
         self,
@@ -182,7 +188,7 @@ class Delivery:
         numbers: Sequence[int] | None = None,
         *,
         dry_run: bool = False,
-        on_progress: OnRows = lambda done, total: None,
+        on_progress: OnQuarantinedRows = lambda done, total: None,
     ) -> list[Quarantined]:
         """Give up quarantined rows for good: these, or all. A dry run returns the same rows, and changes nothing."""
         if dry_run:
@@ -195,7 +201,7 @@ class Delivery:
             return
         from strandline.iceberg.spark.conditions import check_condition
 
-        frame = self.context.tables().spark.table(in_spark(dataset.name))
+        frame = self.context.tables.settled.spark.table(in_spark(dataset.name))
         check_condition(
             frame,
             where,
@@ -206,14 +212,16 @@ class Delivery:
 
     # Ticks.
 
-    def deliverer(self, *, progress: Progress = no_progress, stopping: threading.Event | None = None) -> Deliverer:
+    def deliverer(
+        self, *, progress: DeliverProgress = no_progress, stopping: threading.Event | None = None
+    ) -> Deliverer:
         return Deliverer(self.context, ready=self.recovery.catch_up, progress=progress, stopping=stopping)
 
     def tick(
         self,
         only: str | None = None,
         *,
-        progress: Progress = no_progress,
+        progress: DeliverProgress = no_progress,
         stopping: threading.Event | None = None,
     ) -> TickReport:
         if self._chosen(only):

@@ -33,7 +33,7 @@ from strandline.ledger.deliver import older_generations, sinks
 from strandline.ledger.replicate import sites
 from strandline.read.settled_view import SettledView
 
-Progress = Callable[[str, int, int], None]  # sink, rows handled, rows in all
+DeliverProgress = Callable[[str, int, int], None]  # sink, rows handled, rows in all
 
 
 def no_progress(name: str, done: int, total: int) -> None:
@@ -71,7 +71,7 @@ class SinkRun:
     record: SinkRecord
     dataset: Dataset
     lease: Lease
-    progress: Progress = no_progress
+    progress: DeliverProgress = no_progress
     stopping: threading.Event = field(default_factory=threading.Event)
     # The daemon makes one plan at a time, so that a sink far behind gives up its place in between.
     plans_max: int | None = None
@@ -122,7 +122,7 @@ class SinkRun:
         kept = {name: value for name, value in options.items() if name not in free}
         return kept | {name: value for name, value in self.record.options.items() if name in free}
 
-    def heeding(self) -> AbstractContextManager[None]:
+    def stops_when_called_off(self) -> AbstractContextManager[None]:
         """Raises CalledOff if the deliverer is stopping while Spark works. What the job had sent until then is unknown:
         the next deliverer asks the sink for it, or sends it again under the same identity."""
         return called_off_by(self.stopping)
@@ -132,7 +132,7 @@ class SinkRun:
         """How many tasks may send to this sink at once, so that other sinks find a free core while it hangs; None for
         any number. A sink that failed the last time waits here for its turn. Raises CalledOff."""
         active = sum(s.state is SinkState.ACTIVE for s in self.context.ledger.query(sinks.list_sinks))
-        cores = self.context.tables().spark.sparkContext.defaultParallelism
+        cores = self.context.tables.settled.spark.sparkContext.defaultParallelism
         share, in_trouble = self.context.settings.sink_cores_share_max, self.record.failures > 0 and not self.landed
         allowed = tasks_max(cores=cores, share=share, others=active > 1, in_trouble=in_trouble)
         with self.troubled.sending(cores, check_not_called_off) if in_trouble else nullcontext():

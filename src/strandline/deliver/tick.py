@@ -35,7 +35,7 @@ from strandline.deliver.idle_checks import IdleChecks
 from strandline.deliver.plan.chunking import batch_is_ready, promise_limit, retry_wait_seconds
 from strandline.deliver.send.core_limits import TroubledSinks
 from strandline.deliver.sink_options import parse_common
-from strandline.deliver.sink_session import Progress, SinkRun, no_progress
+from strandline.deliver.sink_session import DeliverProgress, SinkRun, no_progress
 from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, sinks
@@ -74,7 +74,7 @@ class Deliverer:
         context: DeliverContext,
         *,
         ready: Callable[[], None] = lambda: None,
-        progress: Progress = no_progress,
+        progress: DeliverProgress = no_progress,
         stopping: threading.Event | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:

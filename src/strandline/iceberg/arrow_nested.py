@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
+Array = Any  # a pyarrow array: its stubs are generic over types that are only known at run time
 pc: Any = compute
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)

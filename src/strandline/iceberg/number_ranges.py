@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from strandline.core.types import SeqRange
 
+Numbers = npt.NDArray[np.int64]  # sequence numbers
+
 
 class NumberRanges:
     """Sorted and disjoint ranges, as two arrays. Adjacent ranges are joined."""
@@ -19,8 +21,8 @@ class NumberRanges:
         if np.any(los[1:] <= his[:-1]):
             raise ValueError("the ranges must be sorted and disjoint")
         gap = los[1:] - 1 > his[:-1]
-        self._los: npt.NDArray[np.int64] = los[np.concatenate(([True], gap))] if len(los) else los
-        self._his: npt.NDArray[np.int64] = his[np.concatenate((gap, [True]))] if len(his) else his
+        self._los: Numbers = los[np.concatenate(([True], gap))] if len(los) else los
+        self._his: Numbers = his[np.concatenate((gap, [True]))] if len(his) else his
 
     def contain_all(self, lo: int, hi: int) -> bool:
         """Whether they contain all numbers between these two."""
@@ -30,7 +32,7 @@ class NumberRanges:
     def contain_none(self, lo: int, hi: int) -> bool:
         return bool(np.searchsorted(self._his, lo, side="left") == np.searchsorted(self._los, hi, side="right"))
 
-    def contain(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def contain(self, values: Numbers) -> npt.NDArray[np.bool_]:
         """For each value, whether they contain it."""
         if not len(self._los):
             return np.zeros(len(values), dtype=bool)

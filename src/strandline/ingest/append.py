@@ -45,7 +45,7 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
 from strandline.read.settled_view import check_table
 
-Progress = Callable[[str, int | None], None]  # the current step, and its number of rows, if known
+AppendProgress = Callable[[str, int | None], None]  # the current step, and its number of rows, if known
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def commit(
     *,
     received: bool = False,
     last_check: Callable[[], None] = lambda: None,
-    progress: Progress = lambda step, rows: None,
+    progress: AppendProgress = lambda step, rows: None,
 ) -> Appended:
     """Appends all rows of the batch once, or none. Returns when the rows are published and recorded.
 
@@ -208,7 +208,7 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
 
 
 def _write(
-    work: IngestContext, block: Reserved, batch: Prepared, last_check: Callable[[], None], progress: Progress
+    work: IngestContext, block: Reserved, batch: Prepared, last_check: Callable[[], None], progress: AppendProgress
 ) -> Published:
     dataset, head = batch.dataset, block.head
     with work.renewed(block):

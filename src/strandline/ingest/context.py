@@ -36,7 +36,7 @@ class IngestContext:
     settings: IngestSettings
     receipts: Receipts  # of received batches, in the warehouse
     sinks: SinkRecords
-    backoff: DatasetBackoff = field(default_factory=DatasetBackoff)
+    backoff: DatasetBackoff[DatasetId] = field(default_factory=DatasetBackoff)
     shards: dict[DatasetId, tuple[ShardId, int]] = field(default_factory=dict, repr=False)  # by dataset: first, count
 
     def wap(self, head: BlockHead) -> WapId:

@@ -1,30 +1,40 @@
-"""Backoff for datasets that recovery could not settle: the longer an attempt took, the later the next one."""
+"""Backoff for datasets with which an attempt failed: the longer the attempt took, the later the next one."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from strandline.core.types import DatasetId
+from strandline.core.types import DatasetId, DatasetUuid
 
 WAIT_FACTOR = 20  # a dataset that always fails then takes at most 5 % of a process's time
 WAIT_SECONDS_MAX = 600  # the cause may end soon: storage was unavailable for a while
 
+Id = TypeVar("Id", DatasetId, DatasetUuid)
 
-class DatasetBackoff:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+
+class DatasetBackoff(Generic[Id]):
+    """`wait_seconds_min`: after each failure, however quick it was."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, wait_seconds_min: float = 0) -> None:
         self._clock = clock
-        self._until: dict[DatasetId, float] = {}
+        self._wait_seconds_min = wait_seconds_min
+        self._until: dict[Id, float] = {}
 
-    def is_waiting(self, id: DatasetId) -> bool:
+    def is_waiting(self, id: Id) -> bool:
         return self._clock() < self._until.get(id, float("-inf"))
 
-    def failed(self, id: DatasetId, started_at: float) -> None:
+    def waiting(self) -> set[Id]:
+        now = self._clock()
+        return {id for id, until in self._until.copy().items() if now < until}
+
+    def failed(self, id: Id, started_at: float) -> None:
         """Notes that an attempt which began at `started_at` has failed now."""
         now = self._clock()
-        self._until[id] = now + min(WAIT_FACTOR * (now - started_at), WAIT_SECONDS_MAX)
+        self._until[id] = now + max(self._wait_seconds_min, min(WAIT_FACTOR * (now - started_at), WAIT_SECONDS_MAX))
 
-    def succeeded(self, id: DatasetId) -> None:
+    def succeeded(self, id: Id) -> None:
         self._until.pop(id, None)
 
     def now(self) -> float:

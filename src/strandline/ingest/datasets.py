@@ -16,7 +16,7 @@ from strandline.core.errors import NoSuchDataset, RefusedError, UsageError
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import SHARDS_MAX
 from strandline.core.text.wording import plural
-from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset, DatasetUuid
+from strandline.core.types import BlockKind, Dataset, DatasetUuid
 from strandline.ledger import applied_settings, audit
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Connection, Ledger
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
+    from strandline.iceberg.pyiceberg.schema import TableDescription
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
 
@@ -92,12 +93,12 @@ class DatasetAdmin:
         """The table of a `create` that died before it wrote to the ledger, if it is the same and empty."""
         from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
         from strandline.iceberg.metadata.table_metadata import DELIVER_BY_PROPERTY, LAKE_PROPERTY
-        from strandline.iceberg.pyiceberg.schema import columns_of
+        from strandline.iceberg.pyiceberg.schema import user_columns
 
         if not self.catalog.exists(name):
             return None
         table = self.catalog.load(name)
-        same = tuple(c for c in columns_of(table.schema()) if c.name not in INTERNAL_COLUMNS) == tuple(columns)
+        same = user_columns(table.schema()) == tuple(columns)
         same = same and table.properties.get(DELIVER_BY_PROPERTY) == json.dumps(list(deliver_by))
         identity = DatasetIdentity.parse(table.properties, str(table.metadata.table_uuid))
         same = same and identity.shards == shards
@@ -105,10 +106,18 @@ class DatasetAdmin:
             return table
         return None
 
-    def alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> None:
-        self.catalog.alter(dataset.name, alterations)
+    def alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> TableDescription:
+        """Returns the table as it is then."""
+        from strandline.iceberg.pyiceberg.schema import describe
+
+        altered = self.catalog.alter(dataset.name, alterations)
         with self.ledger.write() as connection:
             audit.record(connection, Event.DATASET_ALTERED, dataset=dataset.name, changes=[str(a) for a in alterations])
+        return describe(altered)
+
+    def would_alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> TableDescription:
+        """The table as `alter` would leave it; changes nothing."""
+        return self.catalog.would_alter(dataset.name, alterations)
 
     def check_drop(self, dataset: Dataset) -> None:
         """Makes the checks of `drop`; changes nothing."""

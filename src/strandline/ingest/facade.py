@@ -20,9 +20,9 @@ from strandline.read.seal import SealWatches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from strandline.ingest.append import Appended, Progress
+    from strandline.ingest.append import Appended, AppendProgress
     from strandline.ingest.context import IngestContext
-    from strandline.ingest.ingest_files import FileOutcome, Options
+    from strandline.ingest.ingest_files import FileOutcome, IngestOptions
     from strandline.ingest.recover import Recovered
     from strandline.ingest.resync.run import Resynced
     from strandline.ledger.engine import Ledger
@@ -170,7 +170,7 @@ class Ingestion:
         received: bool = False,
         shard: int | None = None,
         last_check: Callable[[], None] = lambda: None,
-        progress: Progress = lambda step, rows: None,
+        progress: AppendProgress = lambda step, rows: None,
     ) -> Appended:
         from strandline.ingest.append import commit, prepare
 
@@ -186,7 +186,7 @@ class Ingestion:
         """A batch of received bodies: its id alone decides whether it is a repeat."""
         return self.append(dataset, df, batch_id, same_content=False, received=True, last_check=last_check)
 
-    def ingest(self, dataset: str, paths: Sequence[Path], options: Options) -> list[FileOutcome]:
+    def ingest(self, dataset: str, paths: Sequence[Path], options: IngestOptions) -> list[FileOutcome]:
         """Settles the blocks of dead writers first, if Spark has to start at all."""
         from strandline.ingest.ingest_files import ingest_files
 

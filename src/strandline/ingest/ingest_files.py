@@ -59,7 +59,7 @@ class FileOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class IngestOptions:
     batch_id: str | None
     again: bool
     strict: bool
@@ -82,7 +82,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _FileBatch:
     sources: tuple[SourceFile, ...]
     batch_id: str
     stamps: tuple[tuple[int, int], ...] = ()  # size and time of each file, taken before its bytes were hashed
@@ -98,7 +98,11 @@ class _Batch:
 
 
 def ingest_files(
-    context: Callable[[], IngestContext], ledger: Ledger, dataset: Dataset, paths: Sequence[Path], options: Options
+    context: Callable[[], IngestContext],
+    ledger: Ledger,
+    dataset: Dataset,
+    paths: Sequence[Path],
+    options: IngestOptions,
 ) -> list[FileOutcome]:
     """The outcome of each file or batch, in the order given: one that fails does not stop the others.
 
@@ -113,11 +117,11 @@ def ingest_files(
         for outcome in planned:
             if isinstance(outcome, FileOutcome):
                 options.on_done(outcome)
-        if not (batches := [p for p in planned if isinstance(p, _Batch)]):
+        if not (batches := [p for p in planned if isinstance(p, _FileBatch)]):
             return [p for p in planned if isinstance(p, FileOutcome)]
         work = context()
 
-        def run(batch: _Batch) -> FileOutcome:
+        def run(batch: _FileBatch) -> FileOutcome:
             outcome = _ingest(work, dataset, batch, options)
             options.on_done(outcome)
             return outcome
@@ -133,7 +137,7 @@ def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
         raise InputError(f"{e.filename} cannot be read: {e.strerror}") from e
 
 
-def _check_unchanged(batch: _Batch) -> None:
+def _check_unchanged(batch: _FileBatch) -> None:
     """Raises InputError if a file has changed: its rows must be those whose bytes were hashed for the batch id."""
     if _stamps(batch.paths) != batch.stamps:
         raise InputError(
@@ -151,14 +155,16 @@ def _in_parallel(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_
         raise
 
 
-def _plan(ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: Options) -> _Batch | FileOutcome:
+def _plan(
+    ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: IngestOptions
+) -> _FileBatch | FileOutcome:
     """The batch to ingest, or the outcome if it is known without Spark."""
     began = time.monotonic()
     try:
         options.progress(paths[0], "looking", None)
         sources = tuple(identify(p, options.format) for p in paths)
         stamps = _stamps(paths)
-        batch = _Batch(sources, options.batch_id or file_batch_id(paths[0]), stamps)
+        batch = _FileBatch(sources, options.batch_id or file_batch_id(paths[0]), stamps)
         if options.again:
             batch = replace(batch, batch_id=f"{batch.batch_id}-again-{uuid.uuid4().hex}")
         if all(s.size_bytes == 0 and s.format != "parquet" for s in sources):
@@ -175,7 +181,7 @@ def _plan(ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: Op
     return replace(found, rejected=None, rejects_path=rejects)
 
 
-def _ingest(work: IngestContext, dataset: Dataset, batch: _Batch, options: Options) -> FileOutcome:
+def _ingest(work: IngestContext, dataset: Dataset, batch: _FileBatch, options: IngestOptions) -> FileOutcome:
     """Never raises: the outcome has the error."""
     from strandline.iceberg.session.job_watch import counted_tasks
 
@@ -193,7 +199,7 @@ def _ingest(work: IngestContext, dataset: Dataset, batch: _Batch, options: Optio
 
 
 def _bytes_of(
-    batch: _Batch, on_bytes: FileBytes | None, share: Callable[[], float]
+    batch: _FileBatch, on_bytes: FileBytes | None, share: Callable[[], float]
 ) -> tuple[Callable[[int], None] | None, Callable[[], int]]:
     """The callback for bytes read, and how many of them Spark has read: for Parquet, the share of finished tasks."""
     by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
@@ -209,8 +215,8 @@ def _bytes_of(
 def _read_and_append(
     work: IngestContext,
     dataset: Dataset,
-    batch: _Batch,
-    options: Options,
+    batch: _FileBatch,
+    options: IngestOptions,
     rejects_files: list[Path],
     positions: Positions | None,
 ) -> FileOutcome:
@@ -273,7 +279,7 @@ def _read_and_append(
     return outcome
 
 
-def _explained(error: Exception, batch: _Batch) -> StrandlineError:
+def _explained(error: Exception, batch: _FileBatch) -> StrandlineError:
     from strandline.iceberg.spark.java_errors import explain
     from strandline.ingest.sources.failures import translate
 

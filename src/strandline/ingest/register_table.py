@@ -5,7 +5,7 @@ The table comes first: a table that names its lake can be found again, a ledger 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from strandline.core.errors import RefusedError, UsageError
 from strandline.core.records.audit_events import Event
 from strandline.core.text.wording import agreeing, plural
 from strandline.core.types import SEQ_COLUMN, Dataset, History
+from strandline.iceberg.lake_tables import LakeTables
 from strandline.iceberg.metadata.adoption import check_adoptable
 from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
 from strandline.iceberg.metadata.identifier import in_spark
@@ -24,7 +25,6 @@ from strandline.ledger.ingest import blocks, datasets, sequence
 
 if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
-    from strandline.iceberg.spark.tables import SparkTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,10 @@ class AdoptTerms:
     leave_foreign: bool = False  # rows that already have a sequence number stay foreign
 
 
-def register(
-    ledger: Ledger, catalog: PyIcebergCatalog, spark: Callable[[], SparkTables], lake: str, name: str, terms: AdoptTerms
-) -> Dataset:
+def register(ledger: Ledger, tables: LakeTables, lake: str, name: str, terms: AdoptTerms) -> Dataset:
     """Makes a dataset of the table, or returns the known one. Restores columns and properties that were removed from
     the table."""
+    catalog = tables.catalog
     with ledger.read() as connection:
         recorded = datasets.find(connection, name)
         epoch = sequence.read(connection).epoch
@@ -52,7 +51,7 @@ def register(
         _check_no_numbers(catalog, name)
     identity = _identity(ledger, catalog, name, known)
     properties = {ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value, **identity.to_properties()}
-    table = _prepare(catalog, spark, lake, name, epoch, by, properties)
+    table = _prepare(tables, lake, name, epoch, by, properties)
     if known is not None and known.adopted:
         return known
     with ledger.write() as connection:
@@ -68,7 +67,7 @@ def register(
             )  # fmt: skip
         audit.record(connection, Event.DATASET_ADOPTED, dataset=name, history=history.value)
     if DatasetIdentity.of(known) != identity:  # another dataset got the same shards meanwhile
-        _prepare(catalog, spark, lake, name, epoch, by, DatasetIdentity.of(known).to_properties())
+        _prepare(tables, lake, name, epoch, by, DatasetIdentity.of(known).to_properties())
     return known
 
 
@@ -131,8 +130,7 @@ def _mark_replaced(connection: Connection, old: Dataset, *, by: str) -> None:
 
 
 def _prepare(
-    catalog: PyIcebergCatalog,
-    spark: Callable[[], SparkTables],
+    tables: LakeTables,
     lake: str,
     name: str,
     epoch: int,
@@ -142,8 +140,8 @@ def _prepare(
     """Adds our columns and properties to the table; returns its uuid."""
     from strandline.iceberg.spark.prepare import add_sequence_column
 
-    table = catalog.load(name)
+    table = tables.catalog.load(name)
     # Checked before Spark starts, and again by the commit.
     check_adoptable(name, table.properties, [f.name for f in table.schema().fields], lake, epoch, deliver_by)
     wanted: dict[str, Any] = {"lake_id": lake, "epoch": epoch, "deliver_by": deliver_by, "properties": properties}
-    return add_sequence_column(spark(), name, **wanted).uuid
+    return add_sequence_column(tables.unsettled, name, **wanted).uuid

@@ -40,18 +40,18 @@ log = logging.getLogger(__name__)
 
 # Gets an event that is set when somebody calls the task off. Returns the result, as JSON values; raises `CalledOff` at
 # its next durable step after the event was set. Its Spark jobs are cancelled then (`core/calling_off.py`).
-Work = Callable[[threading.Event], Mapping[str, Any]]
+TaskWork = Callable[[threading.Event], Mapping[str, Any]]
 
 AT_ONCE_MAX = 8  # each may hold a thread and a connection for hours
 KEPT_MAX = 1000  # tasks on record
 RESULT_CHARS_MAX = 1 << 20  # a result is read as a whole whenever the task is shown
 
 # Gets the kind of a task and its result. Returns what needs attention in the result, or None.
-Judge = Callable[[str, Mapping[str, Any]], str | None]
+FindAttention = Callable[[str, Mapping[str, Any]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _UnderWay:
+class _RunningTask:
     stopping: Stopping
     thread: threading.Thread
 
@@ -65,7 +65,7 @@ class Tasks:
         *,
         lease_seconds: float,
         at_once_max: int = AT_ONCE_MAX,
-        judge: Judge = lambda kind, result: None,
+        judge: FindAttention = lambda kind, result: None,
     ) -> None:
         """`judge` finds what needs attention in a result that is too large: only that is stored of it."""
         self._ledger = ledger
@@ -73,10 +73,10 @@ class Tasks:
         self._lease_seconds = lease_seconds
         self.free = threading.BoundedSemaphore(at_once_max)  # places for long work in this process
         self._lock = threading.Lock()
-        self._here: dict[TaskId, _UnderWay] = {}
+        self._here: dict[TaskId, _RunningTask] = {}
         self._closing = threading.Event()
 
-    def start(self, kind: str, subject: str, work: Work) -> Task:
+    def start(self, kind: str, subject: str, work: TaskWork) -> Task:
         """Records the task, begins its work in a thread, and returns at once. The work acts for the current actor.
         `AlreadyRunning` if a task of this kind works on the same subject, `TooManyTasks` if this process is busy."""
         if self._closing.is_set() or not self.free.acquire(blocking=False):
@@ -93,7 +93,7 @@ class Tasks:
                 daemon=True,
             )
             with self._lock:
-                self._here[begun.id] = _UnderWay(stopping, thread)
+                self._here[begun.id] = _RunningTask(stopping, thread)
             thread.start()
         except BaseException:  # a task that is on record and has no thread is shown as died when its lease has run out
             with self._lock:
@@ -105,7 +105,7 @@ class Tasks:
             stopping.set()
         return begun
 
-    def _run(self, task: Task, lease: Lease, stopping: Stopping, work: Work) -> None:
+    def _run(self, task: Task, lease: Lease, stopping: Stopping, work: TaskWork) -> None:
         def renew() -> bool:
             renewed = self._ledger.change(tasks.renew, lease, seconds=self._lease_seconds)
             if renewed is None:
@@ -125,7 +125,7 @@ class Tasks:
                 del self._here[task.id]
             self.free.release()
 
-    def _store_end(self, task: Task, lease: Lease, end: _End) -> None:
+    def _store_end(self, task: Task, lease: Lease, end: _TaskEnd) -> None:
         tries = 0
 
         def store() -> None:
@@ -176,7 +176,7 @@ class Tasks:
         self._ledger.change(tasks.close_dead)
         return self._ledger.query(tasks.get, found.id)
 
-    def call_all_off(self) -> list[_UnderWay]:
+    def call_all_off(self) -> list[_RunningTask]:
         """Calls off all tasks of this process, which takes no more, and returns them."""
         self._closing.set()
         with self._lock:
@@ -196,28 +196,28 @@ class Tasks:
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _TaskEnd:
     outcome: TaskOutcome
     result: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
 
 
-def _result_of(task: Task, work: Work, stopping: threading.Event, judge: Judge) -> _End:
+def _result_of(task: Task, work: TaskWork, stopping: threading.Event, judge: FindAttention) -> _TaskEnd:
     try:
         with called_off_by(stopping):
-            return _End(TaskOutcome.DONE, result=_bounded(task.kind, work(stopping), judge))
+            return _TaskEnd(TaskOutcome.DONE, result=_bounded(task.kind, work(stopping), judge))
     except CalledOff as e:
-        return _End(TaskOutcome.CANCELLED, error=error_document(e))
+        return _TaskEnd(TaskOutcome.CANCELLED, error=error_document(e))
     except (RefusedError, UsageError) as e:
-        return _End(TaskOutcome.REFUSED, error=error_document(e))
+        return _TaskEnd(TaskOutcome.REFUSED, error=error_document(e))
     except Exception as e:
         error = as_strandline_error(e)
         if error is not e:
             log.error("task %d (%s) failed with an unexpected error", task.id, task.kind, exc_info=e)
-        return _End(TaskOutcome.FAILED, error=error_document(error))
+        return _TaskEnd(TaskOutcome.FAILED, error=error_document(error))
 
 
-def _bounded(kind: str, result: Mapping[str, Any], judge: Judge) -> Mapping[str, Any]:
+def _bounded(kind: str, result: Mapping[str, Any], judge: FindAttention) -> Mapping[str, Any]:
     """The result; if it is too large, only its numbers and what needs attention in it."""
     text = json_text(dict(result))
     if len(text) <= RESULT_CHARS_MAX:

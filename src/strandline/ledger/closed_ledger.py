@@ -70,7 +70,7 @@ def lock_all(connection: sa.Connection) -> None:
 
 
 def close(connection: sa.Connection, move: LedgerMove) -> None:
-    """From this transaction on, the ledger takes no changes. Closes it anew if it is closed."""
+    """Closes the ledger for changes with this transaction, or stores another state if it is closed."""
     remove_triggers(connection)
     connection.execute(sequence.update().values(move_state=move.state.value, move_id=move.id, move_place=move.place))
     text = _MARK + json.dumps([move.state.value, move.id, move.place])

@@ -30,7 +30,7 @@ _MOVE_COLUMNS = frozenset({"move_state", "move_id", "move_place"})
 
 Respell = Callable[[str], str]
 Respelled = Mapping[tuple[str, str], Respell]  # by table and column: texts that name a place that moves, too
-OnRows = Callable[[str, int], None]
+OnCopiedRows = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def copy_rows(
     move: LedgerMove,
     *,
     respelled: Respelled | None = None,
-    on_rows: OnRows | None = None,
+    on_rows: OnCopiedRows | None = None,
 ) -> LedgerDigest:
     """What the target holds then, `arriving` with this move. A copy of an earlier attempt is replaced. Raises
     RefusedError if a ledger is in use there, and LedgerUnreadable if source and copy differ."""
@@ -124,8 +124,8 @@ def digest_ledger(ledger: Ledger) -> LedgerDigest:
 
 
 def _begin(target: Ledger, connection: sa.Connection, ours: LedgerMove, lake: str | None) -> None:
-    """A schema that is ready to be filled. Raises RefusedError for a ledger in use, and for the copy of another one: a
-    copy that another lake has left for is all that it has."""
+    """Makes the schema of `target`, or brings that of an earlier attempt up to date. Raises RefusedError for a ledger
+    in use, and for the copy of another ledger: it may be the only one that another lake has."""
     if not sa.inspect(connection).has_table("sequence"):
         target.upgrade_within(connection)
         return

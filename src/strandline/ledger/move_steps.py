@@ -59,8 +59,8 @@ def find_obstacles(ledger: Ledger, witness: Witness, leaving: Leaving) -> list[L
 
 
 def close(ledger: Ledger, witness: Witness, move: LedgerMove, leaving: Leaving) -> LedgerMove:
-    """The ledger takes no more changes. Returns the migration that it names: one that was begun before goes on. Raises
-    RefusedError while anybody writes."""
+    """Closes the ledger for all changes. Returns the migration that it names: one that was begun before is continued.
+    Raises RefusedError while anybody writes."""
     with ledger.write() as connection:
         closed_ledger.lock_all(connection)
         if (known := closed_ledger.read_move(connection)) is not None:
@@ -72,8 +72,8 @@ def close(ledger: Ledger, witness: Witness, move: LedgerMove, leaving: Leaving) 
 
 @contextmanager
 def held(ledger: Ledger, move: LedgerMove) -> Iterator[Callable[[], None]]:
-    """Nobody calls the migration off inside of the block. Yields a check that this is so still, for a process that may
-    have slept. Raises RefusedError if it was called off."""
+    """Nobody can call the migration off inside the block. Yields a function that checks this again, for a process that
+    may have slept. Raises RefusedError if it was called off."""
     with ledger.write() as connection:
         closed_ledger.lock_counter(connection)
         check_leaving(connection, move)
@@ -86,13 +86,14 @@ def check_leaving(connection: sa.Connection, move: LedgerMove) -> None:
     if found is None or found.id != move.id or found.state is not MoveState.LEAVING:
         raise RefusedError(
             "this migration was called off meanwhile",
-            hint="Run `strandline migrate --to FILE` again to begin anew.",
+            hint="Run `strandline migrate --to FILE` to begin again.",
         )
 
 
 def call_off(ledger: Ledger, put_back: Callable[[LedgerMove | None], list[str]]) -> list[str]:
-    """The ledger takes changes again. `put_back` undoes what was done elsewhere, and is called while nobody can go on
-    with the migration; None: there is none. Returns its result. Raises LedgerMoved behind the commit point."""
+    """Opens the ledger for changes again. `put_back` undoes what the migration did elsewhere, while no other process
+    can continue it; it gets None if there is no migration. Returns its result. Raises LedgerMoved after the commit
+    point."""
     with ledger.write() as connection:
         closed_ledger.lock_counter(connection)
         move = closed_ledger.read_move(connection)
@@ -105,7 +106,7 @@ def call_off(ledger: Ledger, put_back: Callable[[LedgerMove | None], list[str]])
 
 
 def reopen(ledger: Ledger, move_id: str, expected: MoveState) -> None:
-    """The ledger takes changes again, or for the first time. Does nothing if it does already."""
+    """Opens the ledger for changes. Does nothing if it is open."""
     with ledger.write() as connection:
         found = closed_ledger.read_move(connection)
         if found is None:
@@ -116,7 +117,7 @@ def reopen(ledger: Ledger, move_id: str, expected: MoveState) -> None:
 
 
 def leave(ledger: Ledger, move: LedgerMove) -> None:
-    """The commit point of a migration: from here on, the lake is at the new place and nowhere else."""
+    """The commit point of a migration: after it, the lake is at the new place and nowhere else."""
     with ledger.write() as connection:
         if closed_ledger.read_move(connection) == (left := LedgerMove(MoveState.LEFT, move.id, move.place)):
             return

@@ -106,7 +106,7 @@ def _chosen_for(_pid: int) -> str:
 
 def application_name() -> str:
     """How the server shows the connections of this process. Processes of two containers may have the same number, and
-    the same name of the host: a random part tells them apart."""
+    the same name of the host: a random part keeps their names apart."""
     return f"strandline, process {os.getpid()} on {socket.gethostname()}"[:55] + f", {_chosen_for(os.getpid())}"
 
 

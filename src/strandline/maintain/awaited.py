@@ -15,7 +15,9 @@ from strandline.core.settings.maintain import RetainSettings
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import purge_items
 from strandline.ledger.maintain import floors
+from strandline.ledger.maintain.begun_purges import list_begun
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.read import consumers
 from strandline.ledger.read.consumers import Consumer
@@ -40,8 +42,7 @@ def list_awaited(connection: Connection, dataset: Dataset, rule: RetainSettings)
 
 def _other_sites(connection: Connection, dataset: Dataset, rule: RetainSettings) -> list[Awaited]:
     if not sites.get(connection).follows:
-        found = followers.list_progress(connection, dataset)
-        return [Awaited(p.follower, p.number, p.held_since, p.follower.drop_after) for p in found]
+        return _followers(connection, dataset)
     after = rule.drop_after if rule.on_lag == "drop" else None
     reported = leader_sinks.of_dataset(connection, dataset.uuid)
     if reported is None:
@@ -50,19 +51,36 @@ def _other_sites(connection: Connection, dataset: Dataset, rule: RetainSettings)
     return [Awaited(s, s.number, s.held_since, after) for s in counted]
 
 
+def _followers(connection: Connection, dataset: Dataset) -> list[Awaited]:
+    """One that has yet to carry out a purge may delete rows that the leader lacks between purged ones, if these are too
+    many to be named. So rows from the first of them on are kept (docs/adr/0070, rule 20)."""
+    found = followers.list_progress(connection, dataset)
+    begun = [p.rows.lo for p in list_begun(connection, dataset) if p.rows is not None] if found else []
+
+    def first_purged(number: Seq | None) -> Seq | None:
+        offered = purge_items.first_row_above(connection, dataset.id, number or Seq(0))
+        return min([*begun, *(() if offered is None else (offered,))], default=None)
+
+    return [Awaited(p.follower, p.number, p.held_since, p.follower.drop_after, first_purged(p.number)) for p in found]
+
+
 def own_sinks(connection: Connection, dataset: Dataset) -> list[SinkProgress]:
     """None at a site that follows: what it had when it led before, the leaders since then have continued."""
     return [] if sites.get(connection).follows else floors.list_sink_progress(connection, dataset.id)
 
 
-def count_lacking(df: DataFrame, awaited: Sequence[Awaited], condition: str, after: Seq | None = None) -> Lacking:
-    """Of the rows above `after` that fit the condition."""
+def count_lacking(df: DataFrame, awaited: Sequence[Awaited], condition: str) -> Lacking:
+    """Of the rows that fit the condition."""
+    return tuple((p, _count(df, condition, int(p.number or 0))) for p in awaited)
 
-    def count(p: Awaited) -> int:
-        above = max(int(p.number or 0), int(after or 0))
-        return count_rows.count(df, f"({condition}) AND `{SEQ_COLUMN}` > {above}").rows
 
-    return tuple((p, count(p)) for p in awaited)
+def count_held(df: DataFrame, awaited: Sequence[Awaited], condition: str, after: Seq | None) -> Lacking:
+    """How many of the rows above `after` that fit the condition stay for each of them."""
+    return tuple((p, _count(df, condition, max(p.waits_at, int(after or 0)))) for p in awaited)
+
+
+def _count(df: DataFrame, condition: str, above: int) -> int:
+    return count_rows.count(df, f"({condition}) AND `{SEQ_COLUMN}` > {above}").rows
 
 
 def pass_over(connection: Connection, dataset: Dataset, rule: RetainSettings, dropped: Lacking, end: Seq) -> None:
@@ -70,11 +88,11 @@ def pass_over(connection: Connection, dataset: Dataset, rule: RetainSettings, dr
     WatermarkMoved if another one lacks rows up to there."""
     passed = {p.title for p, _ in dropped}
     now = list_awaited(connection, dataset, rule)
-    if late := next((p for p in now if int(p.number or 0) < end and p.title not in passed), None):
+    if late := next((p for p in now if p.waits_at < end and p.title not in passed), None):
         raise WatermarkMoved(f"{late.title} was added or reset meanwhile", hint="Try again.")
     for p, rows in dropped:
         match p.who:
-            case RegisteredFollower(id=id, name=name):
+            case RegisteredFollower(id=id, name=name) if int(p.number or 0) < end:
                 followers.drop_for(connection, dataset.id, id, end)
                 audit.record(
                     connection, Event.FOLLOWER_ROWS_DROPPED, follower=name, dataset=dataset.name, rows=rows,

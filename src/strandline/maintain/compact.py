@@ -18,7 +18,7 @@ from strandline.core.types import Dataset
 from strandline.iceberg.metadata.live_files import FilePart
 from strandline.ledger import audit
 from strandline.maintain.compact_plan import CompactOptions, CompactPlan, SkippedFiles, plan
-from strandline.maintain.context import MaintainContext, Progress, quiet
+from strandline.maintain.context import MaintainContext, MaintainProgress, quiet
 from strandline.read import rollback
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ def compact(
     options: CompactOptions | None = None,
     *,
     dry_run: bool = False,
-    progress: Progress = quiet,
+    progress: MaintainProgress = quiet,
     alive: Callable[[], None] = lambda: None,
 ) -> Compacted:
     """Calls `alive` right before each commit; it raises if this run was taken for dead."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     options = options or CompactOptions(**context.config.settings.maintain.compact.model_dump())
-    tables = context.tables()
+    tables = context.tables.settled
     progress("looking at files", 0, None)
     context.check(dataset)
     if (first := upkeep.list_main(tables, dataset.name)) is None:
@@ -138,7 +138,7 @@ def _round(
     chosen: CompactPlan,
     done: Compacted,
     options: CompactOptions,
-    progress: Progress,
+    progress: MaintainProgress,
     alive: Callable[[], None],
 ) -> bool:
     """Runs every step of the plan. Returns whether a commit was refused, so that another round makes sense."""
@@ -183,7 +183,9 @@ def wrong(step: Sequence[FilePart], new: Sequence[NewFile], *, read: int) -> str
     return None
 
 
-def _tidy(tables: SparkTables, before: Main, done: Compacted, options: CompactOptions, progress: Progress) -> None:
+def _tidy(
+    tables: SparkTables, before: Main, done: Compacted, options: CompactOptions, progress: MaintainProgress
+) -> None:
     """Removes dangling deletes and rewrites manifests. If another commit wins, that is left for the next run."""
     from strandline.iceberg.spark import maintenance as upkeep
 

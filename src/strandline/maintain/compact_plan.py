@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from strandline.iceberg.metadata.live_files import FilePart, LiveFile, Order, overlapping
+from strandline.iceberg.metadata.live_files import FilePart, LiveFile, RowOrder, overlapping
 
 ONE_TASK_SHARE = 2  # overlapping files of more than this many target sizes are sorted by several tasks
 
@@ -153,7 +153,7 @@ def _file_part(cut: Sequence[_Knot], target: int) -> FilePart:
     overlapping = any(len(knot.files) > 1 for knot in cut)
     alone = len(cut) == 1 and cut[0].bytes > ONE_TASK_SHARE * target
     ordered = not overlapping and all(f.ordered for f in files)
-    order: Order = "kept" if ordered else "shuffled" if overlapping and alone else "sorted"
+    order: RowOrder = "kept" if ordered else "shuffled" if overlapping and alone else "sorted"
     return FilePart(files[0].spec, files[0].partition, files, order, outputs)
 
 

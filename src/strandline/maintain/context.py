@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from strandline.core.delivery_types import RefusedRow, SinkRecord
 from strandline.core.errors import LeaseLost, ResyncNeeded, WatermarkMoved
@@ -18,6 +18,7 @@ from strandline.core.read_token import ReadBounds
 from strandline.core.retry import RetryPolicy
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, Lease, NumberedRows
+from strandline.iceberg.lake_tables import LakeTables
 from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Ledger
@@ -25,13 +26,9 @@ from strandline.ledger.recovery import Recovery
 from strandline.ledger.witness import Witness
 from strandline.read.settled_view import SettledView, check_table, open_settled
 
-if TYPE_CHECKING:
-    from strandline.iceberg.spark.tables import SparkTables
-
-
 _CHANGED = RetryPolicy(0.0, attempts_max=5)
 R = TypeVar("R")
-Progress = Callable[[str, int, int | None], None]  # (step, done, total if known)
+MaintainProgress = Callable[[str, int, int | None], None]  # (step, done, total if known)
 
 
 def quiet(step: str, done: int, total: int | None) -> None:
@@ -68,21 +65,21 @@ class MaintainContext:
     lake_id: str
     config: LakeConfig
     ledger: Ledger
-    tables: Callable[[], SparkTables]  # the first call starts Spark
+    tables: LakeTables
     witness: Witness  # raising a floor takes a sequence number
     ingestion: RowNumbering
     received: ReceivedRows
     quarantine: QuarantinedRows
 
     def check(self, dataset: Dataset) -> None:
-        check_table(self.ledger, self.tables(), self.lake_id, dataset)
+        check_table(self.ledger, self.tables.settled, self.lake_id, dataset)
 
     def retried(self, attempt: Callable[[], R]) -> R:
         """Tries again if the ledger or a sink was changed before the attempt had recorded anything."""
         return _CHANGED.call(attempt, (ResyncNeeded, WatermarkMoved, LeaseLost), self.ingestion.recover)
 
     def settled(self, dataset: Dataset, bounds: ReadBounds) -> SettledView:
-        return open_settled(self.config, self.ledger, self.tables(), self.lake_id, dataset, bounds)
+        return open_settled(self.config, self.ledger, self.tables.settled, self.lake_id, dataset, bounds)
 
 
 # then we seize the lease, and the deliverer can record nothing more

@@ -44,7 +44,7 @@ def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledV
             return found
         counted = found.counts is not None
         if counted or found.tables.view(dataset.name).main == found.view.main:
-            raise _not_told_apart(dataset, len(found.owned), counted=counted)
+            raise _cannot_be_counted(dataset, len(found.owned), counted=counted)
         # A commit came in between, and our ranges are too many to be listed in a condition.
     raise FailedError(
         f"{dataset.name} was changed {_ATTEMPTS_MAX} times while its rows were counted, each time before it was "
@@ -53,7 +53,7 @@ def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledV
     )
 
 
-def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:
+def _cannot_be_counted(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:
     if counted:
         return RefusedError(
             f"{dataset.name} has foreign rows, among {plural(ranges, 'range')} of ours",

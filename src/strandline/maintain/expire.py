@@ -14,7 +14,7 @@ from strandline.core.types import Dataset
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.maintain.context import MaintainContext, Progress, quiet
+from strandline.maintain.context import MaintainContext, MaintainProgress, quiet
 from strandline.maintain.expire_plan import ExpireOptions, ExpirePlan, plan, refusal
 from strandline.read import rollback
 
@@ -54,13 +54,13 @@ def expire(
     *,
     now: datetime | None = None,
     dry_run: bool = False,
-    progress: Progress = quiet,
+    progress: MaintainProgress = quiet,
 ) -> Expired:
     from strandline.iceberg.spark import maintenance
 
     if options.keep_min < 1:
         raise UsageError("at least one snapshot of each branch is kept")
-    tables = context.tables()
+    tables = context.tables.settled
     before = tables.view(dataset.name)
     check(dataset, before)
     if not dry_run:

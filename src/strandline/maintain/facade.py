@@ -21,9 +21,9 @@ from strandline.ledger import applied_settings, audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
-from strandline.ledger.maintain.runs import MaintenanceRun, RunId
+from strandline.ledger.maintain.runs import MaintenanceRun, MaintenanceRunId
 from strandline.ledger.replicate import sites
-from strandline.maintain.context import MaintainContext, Progress, quiet
+from strandline.maintain.context import MaintainContext, MaintainProgress, quiet
 from strandline.maintain.runs import RunControl, RunResult, StillAlive, recorded, rehearsed, run_scheduled
 from strandline.maintain.schedule import Job, crons, jobs
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 5.0  # how often the daemon checks whether a job is due
-CheckedWork = Callable[[Progress, StillAlive], Any]
+CheckedWork = Callable[[MaintainProgress, StillAlive], Any]
 
 
 class MaintenanceListener(Protocol):
@@ -64,7 +64,7 @@ class Maintenance:
         dataset: str,
         *,
         dry_run: bool = False,
-        progress: Progress = quiet,
+        progress: MaintainProgress = quiet,
         control: RunControl | None = None,
     ) -> RunResult[Compacted]:
         """Rewrites small files as large ones, with rows ordered by sequence number."""
@@ -83,7 +83,7 @@ class Maintenance:
         paused_sinks: Literal["count", "ignore"] | None = None,
         accept_clock: bool = False,
         dry_run: bool = False,
-        progress: Progress = quiet,
+        progress: MaintainProgress = quiet,
         control: RunControl | None = None,
     ) -> RunResult[Retained]:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
@@ -101,7 +101,7 @@ class Maintenance:
         older_than: timedelta | None = None,
         keep_min: int | None = None,
         dry_run: bool = False,
-        progress: Progress = quiet,
+        progress: MaintainProgress = quiet,
         control: RunControl | None = None,
     ) -> RunResult[Expired]:
         """Removes snapshots that nobody needs any more, and files that only they had."""
@@ -116,7 +116,7 @@ class Maintenance:
         *,
         keep_snapshots: bool = False,
         dry_run: bool = False,
-        progress: Progress = quiet,
+        progress: MaintainProgress = quiet,
         control: RunControl | None = None,
     ) -> RunResult[PurgeResult]:
         """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them. A
@@ -124,7 +124,7 @@ class Maintenance:
         self.context.ledger.query(sites.check_leads)
         target = self._dataset(dataset)
 
-        def work(checked: Progress, alive: StillAlive) -> PurgeResult:
+        def work(checked: MaintainProgress, alive: StillAlive) -> PurgeResult:
             from strandline.maintain.purge.run import purge
 
             options = {"keep_snapshots": keep_snapshots, "dry_run": dry_run}
@@ -133,7 +133,7 @@ class Maintenance:
         return self._run(target, MaintenanceKind.PURGE, work, dry_run, progress, control)
 
     def _run(
-        self, target: Dataset, kind: MaintenanceKind, work: CheckedWork, dry_run: bool, progress: Progress,
+        self, target: Dataset, kind: MaintenanceKind, work: CheckedWork, dry_run: bool, progress: MaintainProgress,
         control: RunControl | None,
     ) -> RunResult[Any]:  # fmt: skip
         started_by = control or RunControl()
@@ -162,13 +162,13 @@ class Maintenance:
 
     # What both do.
 
-    def _compact(self, target: Dataset, dry_run: bool, progress: Progress, alive: StillAlive) -> Compacted:
+    def _compact(self, target: Dataset, dry_run: bool, progress: MaintainProgress, alive: StillAlive) -> Compacted:
         from strandline.maintain.compact import compact
 
         return compact(self.context, target, dry_run=dry_run, progress=progress, alive=alive)
 
     def _retain(
-        self, target: Dataset, rule: RetainSettings, accept_clock: bool, dry_run: bool, progress: Progress
+        self, target: Dataset, rule: RetainSettings, accept_clock: bool, dry_run: bool, progress: MaintainProgress
     ) -> Retained:
         from strandline.maintain.retain import retain
 
@@ -182,7 +182,7 @@ class Maintenance:
         older_than: timedelta | None,
         keep_min: int | None,
         dry_run: bool,
-        progress: Progress,
+        progress: MaintainProgress,
     ) -> Expired:
         from strandline.maintain.expire import expire
         from strandline.maintain.expire_plan import ExpireOptions
@@ -260,7 +260,9 @@ class Maintenance:
                 with acting_as(SCHEDULE):
                     self._run_job(job, None if last is None else last.id, RunControl(stopping), listener)
 
-    def _run_job(self, job: Job, after: RunId | None, control: RunControl, listener: MaintenanceListener) -> None:
+    def _run_job(
+        self, job: Job, after: MaintenanceRunId | None, control: RunControl, listener: MaintenanceListener
+    ) -> None:
         checked = control.checking(quiet)
 
         def work(alive: StillAlive) -> Any:

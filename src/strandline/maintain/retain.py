@@ -36,17 +36,18 @@ from strandline.maintain import clock
 from strandline.maintain import count_rows as rows
 from strandline.maintain.awaited import (
     Lacking,
+    count_held,
     count_lacking,
     list_awaited,
     own_sinks,
     pass_over,
     record_holds,
 )
-from strandline.maintain.context import MaintainContext, Progress, alone, quiet
+from strandline.maintain.context import MaintainContext, MaintainProgress, alone, quiet
 from strandline.maintain.retain_plan import (
     Awaited,
     AwaitedVerdict,
-    Verdict,
+    RetainVerdict,
     cutoff,
     drop_point,
     due_condition,
@@ -68,7 +69,7 @@ def retain(
     now: datetime,
     accept_clock: bool = False,
     dry_run: bool = False,
-    progress: Progress = quiet,
+    progress: MaintainProgress = quiet,
 ) -> Retained:
     jump = timedelta(seconds=context.config.settings.maintain.clock_jump_seconds)
     clock.check(context.ledger, dataset.id, current_moment(now), jump=jump, accept=accept_clock, rehearse=dry_run)
@@ -103,7 +104,7 @@ class _Retention:
     dataset: Dataset
     rule: RetainSettings
     now: datetime
-    progress: Progress
+    progress: MaintainProgress
     table: SettledView | None = field(default=None)
 
     def run(self, *, dry_run: bool) -> Retained:
@@ -147,7 +148,7 @@ class _Retention:
             held = self._held(verdict.holding, sealed, due, end, lost if dry_run else ())
             if others.holding:
                 condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
-                held_others = count_lacking(self._table(sealed).df, others.holding, condition, end)
+                held_others = count_held(self._table(sealed).df, others.holding, condition, end)
         released = () if dry_run else self._record(held, held_others, deleted, end, due)
         since = {h.sink: h.since for h in known}
         return Retained(
@@ -245,7 +246,7 @@ class _Retention:
         self,
         sealed: Seq,
         reached: Sequence[SinkProgress],
-        verdict: Verdict,
+        verdict: RetainVerdict,
         others: AwaitedVerdict,
         passed: Sequence[_Passed],
         end: Seq,
@@ -278,7 +279,7 @@ class _Retention:
         self,
         sealed: Seq,
         reached: Sequence[SinkProgress],
-        verdict: Verdict,
+        verdict: RetainVerdict,
         others: Sequence[Awaited],
         end: Seq,
     ) -> str:
@@ -291,8 +292,8 @@ class _Retention:
         due = self._condition(sealed, self.cutoff)
         ignored = {r.sink.id for r in verdict.passed_over if r.sink.state == "paused"}
         ignored = ignored if self.rule.paused_sinks == "ignore" else set()
-        numbers = [*(r.number for r in reached if r.sink.id not in ignored), *(p.number for p in others)]
-        safe = min([int(end), *(int(n or 0) for n in numbers)])
+        numbers = [int(r.number or 0) for r in reached if r.sink.id not in ignored]
+        safe = min([int(end), *numbers, *(p.waits_at for p in others)])
         moments = [cutoff(self.cutoff, p.drop_after) for p in others if p.drop_after is not None]
         moments += [] if self.drop_cutoff is None else [self.drop_cutoff]
         if safe >= end or not moments:

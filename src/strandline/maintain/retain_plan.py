@@ -58,7 +58,7 @@ def numbers_condition(until: Seq, owned: Sequence[SeqRange] | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetainVerdict:
     """What happens to the rows that are due."""
 
     up_to: Seq | None  # every row that is due up to here is deleted
@@ -74,11 +74,11 @@ def judge(
     holds: Iterable[Hold],
     held_before: datetime,
     paused_sinks: str,
-) -> Verdict:
+) -> RetainVerdict:
     """`due` is the highest sequence number that is old enough, `drop_due` the highest that may be dropped. A sink is
     passed over if rows have been held for it since `held_before` or longer."""
     if due is None:
-        return Verdict(None, (), ())
+        return RetainVerdict(None, (), ())
     since = {h.sink: h.since for h in holds}
     ends: list[int] = [int(due)]
     holding, passed = [], []
@@ -97,7 +97,7 @@ def judge(
         if at < due:
             holding.append(one)
     end = min(ends)
-    return Verdict(Seq(end) if end else None, tuple(holding), tuple(passed))
+    return RetainVerdict(Seq(end) if end else None, tuple(holding), tuple(passed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,13 @@ class Awaited:
     number: Seq | None  # it has everything up to here; None: it may need the very first row
     held_since: datetime | None  # since when retention waits for it
     drop_after: timedelta | None  # for how long, if a person chose so
+    purged: Seq | None = None  # the first row of a purge that it has yet to carry out
+
+    @property
+    def waits_at(self) -> int:
+        """Rows above it are kept for it."""
+        number = int(self.number or 0)
+        return number if self.purged is None else min(number, self.purged - 1)
 
     @property
     def title(self) -> str:
@@ -121,7 +128,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedVerdict:
-    """As `Verdict`, for those who are awaited besides the sinks of this site."""
+    """As `RetainVerdict`, for those who are awaited besides the sinks of this site."""
 
     up_to: Seq | None
     holding: tuple[Awaited, ...]
@@ -129,7 +136,7 @@ class AwaitedVerdict:
 
 
 def judge_awaited(
-    verdict: Verdict,
+    verdict: RetainVerdict,
     awaited: Sequence[Awaited],
     *,
     due: Seq | None,
@@ -142,13 +149,13 @@ def judge_awaited(
         return AwaitedVerdict(None, (), ())
     ends: list[int] = []
     for p in awaited:
-        at, after, since = int(p.number or 0), p.drop_after, p.held_since
+        at, after, since = p.waits_at, p.drop_after, p.held_since
         if at < due and after is not None and since is not None and since <= now - after:
             at = max(at, int(drop_due(after) or 0))
         ends.append(at)
     end = min([int(verdict.up_to or 0), *ends])
     holding = tuple(p for p, at in zip(awaited, ends, strict=True) if at < due)
-    passed = tuple(p for p in awaited if int(p.number or 0) < end)
+    passed = tuple(p for p in awaited if p.waits_at < end)
     return AwaitedVerdict(Seq(end) if end else None, holding, passed)
 
 

@@ -32,8 +32,8 @@ from strandline.jobs.store_end import NOBODY_WAITS, store_end
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import MaintenanceRun, NewRun, RunId
-from strandline.maintain.context import MaintainContext, Progress
+from strandline.ledger.maintain.runs import MaintenanceRun, MaintenanceRunId, NewRun
+from strandline.maintain.context import MaintainContext, MaintainProgress
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -42,7 +42,7 @@ T = TypeVar("T", bound="DataclassInstance")
 # Called right before a run commits files; raises `LeaseLost` if the run was taken for dead. Such a run must not commit
 # its files: the reconciler may have taken them for garbage.
 StillAlive = Callable[[], None]
-Work = Callable[[StillAlive], T]
+MaintenanceWork = Callable[[StillAlive], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RunControl:
     """How the caller that started a run controls it while it works."""
 
     stopping: threading.Event = field(default_factory=threading.Event)  # set: the run ends before its next durable step
-    on_begun: Callable[[RunId], None] = lambda run: None  # gets the run's id as soon as it is on record
+    on_begun: Callable[[MaintenanceRunId], None] = lambda run: None  # gets the run's id as soon as it is on record
     # Set when the ledger says that somebody has called this run off. `stopping` may be for all work of a process.
     called_off: threading.Event = field(default_factory=threading.Event)
 
@@ -62,7 +62,7 @@ class RunControl:
         """Inside, the work of this thread ends when the run is called off: its Spark jobs are cancelled."""
         return called_off_by(self.stopping, self.called_off)
 
-    def checking(self, progress: Progress) -> Progress:
+    def checking(self, progress: MaintainProgress) -> MaintainProgress:
         """The progress callback, which also ends the run where a step is about to begin."""
 
         def checked(step: str, done: int, total: int | None) -> None:
@@ -82,7 +82,11 @@ class RunResult(Generic[T]):
 
 
 def rehearsed(
-    context: MaintainContext, dataset: Dataset, kind: MaintenanceKind, work: Work[T], control: RunControl | None = None
+    context: MaintainContext,
+    dataset: Dataset,
+    kind: MaintenanceKind,
+    work: MaintenanceWork[T],
+    control: RunControl | None = None,
 ) -> RunResult[T]:
     """A dry run: it blocks no other run, and writes no files that the reconciler would have to spare."""
     control = control or RunControl()
@@ -105,7 +109,11 @@ def rehearsed(
 
 
 def recorded(
-    context: MaintainContext, dataset: Dataset, kind: MaintenanceKind, work: Work[T], control: RunControl | None = None
+    context: MaintainContext,
+    dataset: Dataset,
+    kind: MaintenanceKind,
+    work: MaintenanceWork[T],
+    control: RunControl | None = None,
 ) -> RunResult[T]:
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
     control = control or RunControl()
@@ -119,24 +127,29 @@ def run_scheduled(
     context: MaintainContext,
     dataset: Dataset,
     kind: MaintenanceKind,
-    work: Work[T],
+    work: MaintenanceWork[T],
     control: RunControl | None = None,
     *,
-    after: RunId | None,
+    after: MaintenanceRunId | None,
 ) -> RunResult[T] | None:
     """A scheduled run. None if another daemon does this run, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
     return None if run is None else _work(context, dataset, kind, run, work, control or RunControl())
 
 
-def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId | None:
+def _begin(context: MaintainContext, new: NewRun, after: MaintenanceRunId | None) -> MaintenanceRunId | None:
     run = context.ledger.change(runs.begin, new, lease_seconds=_lease_seconds(context), after=after)
     failpoints.hit("maintain.after_begin")
     return run
 
 
 def _work(
-    context: MaintainContext, dataset: Dataset, kind: MaintenanceKind, run: RunId, work: Work[T], control: RunControl
+    context: MaintainContext,
+    dataset: Dataset,
+    kind: MaintenanceKind,
+    run: MaintenanceRunId,
+    work: MaintenanceWork[T],
+    control: RunControl,
 ) -> RunResult[T]:
     def beat() -> bool:
         renewed = context.ledger.change(runs.beat, run)

@@ -25,7 +25,7 @@ class Moves:
     warehouse: bool
 
 
-class Step(StrEnum):
+class MigrateStep(StrEnum):
     """In this order. Each can be repeated."""
 
     CLOSE = "close the old ledger"
@@ -43,10 +43,18 @@ class Step(StrEnum):
 
 _PLACES = frozenset({"ledger.url", "catalog.kind", "catalog.path", "catalog.uri", "catalog.options"})
 _PROMISES = frozenset({"replication.arbiter", "deliver.wait_for"})
-_OF_THE_CATALOG = frozenset({Step.REGISTER, Step.CLOSE_CATALOG, Step.DROP_OLD})
-_OF_THE_WAREHOUSE = frozenset({Step.COPY_FILES, Step.WITNESS, Step.CLOSE_WITNESS})
-BEFORE_LEAVING = frozenset({Step.COPY_FILES, Step.REGISTER, Step.COPY_LEDGER, Step.WITNESS, Step.CLOSE_CATALOG})
-_AFTER_LEAVING = frozenset({Step.OPEN, Step.CLOSE_WITNESS, Step.DROP_OLD, Step.SETTINGS})
+_OF_THE_CATALOG = frozenset({MigrateStep.REGISTER, MigrateStep.CLOSE_CATALOG, MigrateStep.DROP_OLD})
+_OF_THE_WAREHOUSE = frozenset({MigrateStep.COPY_FILES, MigrateStep.WITNESS, MigrateStep.CLOSE_WITNESS})
+BEFORE_LEAVING = frozenset(
+    {
+        MigrateStep.COPY_FILES,
+        MigrateStep.REGISTER,
+        MigrateStep.COPY_LEDGER,
+        MigrateStep.WITNESS,
+        MigrateStep.CLOSE_CATALOG,
+    }
+)
+_AFTER_LEAVING = frozenset({MigrateStep.OPEN, MigrateStep.CLOSE_WITNESS, MigrateStep.DROP_OLD, MigrateStep.SETTINGS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +68,14 @@ class FoundLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """All that a migration leaves and all that it goes to. It goes on with the same ones only."""
+class MigrationPlaces:
+    """The ledger, catalog and warehouse that a migration leaves, and those it goes to. An interrupted migration
+    continues only with the same ones."""
 
     digest: str
 
     @classmethod
-    def of(cls, old: LakeConfig, old_ledger: str, new: LakeConfig, new_ledger: str) -> Places:
+    def of(cls, old: LakeConfig, old_ledger: str, new: LakeConfig, new_ledger: str) -> MigrationPlaces:
         """The ledgers are named without their passwords, which may change meanwhile."""
         named = [[place, *_catalog(c), *_warehouse(c)] for c, place in ((old, old_ledger), (new, new_ledger))]
         return cls(hashlib.sha256(json.dumps(named).encode()).hexdigest()[:32])
@@ -135,14 +144,14 @@ def _of(settings: dict[str, Any], name: str) -> object:
     return settings[section][last]
 
 
-def remaining_steps(moves: Moves, left: FoundLedger, new: FoundLedger) -> tuple[Step, ...]:
+def remaining_steps(moves: Moves, left: FoundLedger, new: FoundLedger) -> tuple[MigrateStep, ...]:
     """Raises RefusedError if the two ledgers are not those of one migration."""
     move = left.move
     if move is not None and move.state is MoveState.ARRIVING:
         raise move.refusal()
     if new.exists and (new.move is None or new.move.state is not MoveState.ARRIVING):
         _check_end(left, new)
-        return tuple(s for s in _steps(moves) if s in _AFTER_LEAVING and s is not Step.OPEN)
+        return tuple(s for s in _steps(moves) if s in _AFTER_LEAVING and s is not MigrateStep.OPEN)
     if new.move is not None and (new.lake != left.lake or new.move.place != left.place):
         raise RefusedError(
             f"the new settings name a ledger to which another lake moves, from {new.move.place}",
@@ -151,7 +160,7 @@ def remaining_steps(moves: Moves, left: FoundLedger, new: FoundLedger) -> tuple[
     if move is None:
         return _steps(moves)
     if move.state is MoveState.LEAVING:
-        return tuple(s for s in _steps(moves) if s is not Step.CLOSE)
+        return tuple(s for s in _steps(moves) if s is not MigrateStep.CLOSE)
     if new.move is None or new.move.id != move.id:
         raise RefusedError(
             f"the lake was moved to {move.place}, and its copy is not there",
@@ -172,13 +181,13 @@ def _check_end(left: FoundLedger, new: FoundLedger) -> None:
         raise RefusedError("the new settings name a ledger that is in use already", hint=_EMPTY)
 
 
-def _steps(moves: Moves) -> tuple[Step, ...]:
-    left_out = frozenset[Step]()
+def _steps(moves: Moves) -> tuple[MigrateStep, ...]:
+    left_out = frozenset[MigrateStep]()
     if not moves.catalog:
         left_out |= _OF_THE_CATALOG
     if not moves.warehouse:
         left_out |= _OF_THE_WAREHOUSE
-    return tuple(step for step in Step if step not in left_out)
+    return tuple(step for step in MigrateStep if step not in left_out)
 
 
 def _ledger(config: LakeConfig) -> str:

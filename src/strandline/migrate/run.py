@@ -23,9 +23,9 @@ from strandline.ledger.witness import S3Witness, close_local_witness, open_witne
 from strandline.migrate.plan import (
     BEFORE_LEAVING,
     FoundLedger,
+    MigrateStep,
+    MigrationPlaces,
     Moves,
-    Places,
-    Step,
     changed_settings,
     check_settings,
     find_moves,
@@ -45,7 +45,7 @@ class MoveReport:
     ledger: tuple[str, str]  # from where to where
     warehouse: tuple[str, str] | None  # None: it stays
     catalog: tuple[str, str] | None
-    steps: tuple[Step, ...]
+    steps: tuple[MigrateStep, ...]
     dry_run: bool
     resumed: bool
     tables: tuple[str, ...] = ()  # that another catalog has then
@@ -108,7 +108,7 @@ class Migration:
             steps = remaining_steps(self.moves, left, there)
             report = self._report(old, new, steps, dry_run=dry_run, resumed=known is not None)
             if dry_run:
-                self._look(old, new, known, report)
+                self._preview(old, new, known, report)
             else:
                 self._walk(old, new, known, report)
         return report
@@ -121,8 +121,8 @@ class Migration:
         if not self.accept_settings:
             check_settings(self.changed_settings)
 
-    def _places(self, old: Ledger, new: Ledger) -> Places:
-        return Places.of(self.old, old.place, self.new, new.place)
+    def _places(self, old: Ledger, new: Ledger) -> MigrationPlaces:
+        return MigrationPlaces.of(self.old, old.place, self.new, new.place)
 
     def _states(self, old: Ledger, new: Ledger) -> tuple[FoundLedger, FoundLedger]:
         if not old.exists():
@@ -133,20 +133,22 @@ class Migration:
         except LedgerMissing as e:
             raise LedgerMissing(e.message, hint="Create the empty database first.") from e
 
-    def _report(self, old: Ledger, new: Ledger, steps: tuple[Step, ...], *, dry_run: bool, resumed: bool) -> MoveReport:
+    def _report(
+        self, old: Ledger, new: Ledger, steps: tuple[MigrateStep, ...], *, dry_run: bool, resumed: bool
+    ) -> MoveReport:
         warehouse = (self.old.warehouse_url, self.new.warehouse_url) if self.moves.warehouse else None
         catalog = (_catalog_place(self.old), _catalog_place(self.new)) if self.moves.catalog else None
         return MoveReport(
             (old.place, new.place), warehouse, catalog, steps, dry_run, resumed, settings=self.changed_settings
         )
 
-    def _look(self, old: Ledger, new: Ledger, known: LedgerMove | None, report: MoveReport) -> None:
+    def _preview(self, old: Ledger, new: Ledger, known: LedgerMove | None, report: MoveReport) -> None:
         found: list[LiveWriter] = []
         if known is None:
             found += move_steps.find_obstacles(old, open_witness(self.old), self._leaving)
         report.rows = sum(table.rows for table in digest_ledger(old).values())
 
-        def look_at_tables() -> None:
+        def count_tables() -> None:
             copy = TableCopy(self.old, self.new, self.moves, None if known is None else known.id)
             report.tables = tuple(t.name for t in copy.tables)
             if self.moves.warehouse:
@@ -154,7 +156,7 @@ class Migration:
                 report.files, report.bytes = count.files, count.bytes
 
         checks = [self._check_settings, *(self._checks(old, new) if known is None else ())]
-        for check in checks + ([look_at_tables] if Step.REGISTER in report.steps else []):
+        for check in checks + ([count_tables] if MigrateStep.REGISTER in report.steps else []):
             try:
                 check()
             except StrandlineError as e:
@@ -172,7 +174,7 @@ class Migration:
     def _walk(self, old: Ledger, new: Ledger, known: LedgerMove | None, report: MoveReport) -> None:
         self._check_settings()
         move = known or LedgerMove(MoveState.LEAVING, self._places(old, new).new_id(), new.place)
-        if Step.CLOSE in report.steps:
+        if MigrateStep.CLOSE in report.steps:
             self._check_beforehand(old, new)
         try:
             self._take_steps(old, new, move, report)
@@ -200,50 +202,50 @@ class Migration:
             self.on_progress(step.value, 0, None)
             if step in BEFORE_LEAVING:
                 old.query(move_steps.check_leaving, move)
-            if step in (Step.COPY_FILES, Step.REGISTER) and copy is None:
+            if step in (MigrateStep.COPY_FILES, MigrateStep.REGISTER) and copy is None:
                 # Behind `close`: from there on no process of ours commits to a table.
                 copy = TableCopy(self.old, self.new, self.moves, move.id)
                 report.tables = tuple(t.name for t in copy.tables)
             match step:
-                case Step.CLOSE:
+                case MigrateStep.CLOSE:
                     move = move_steps.close(old, open_witness(self.old), move, self._leaving)
                     self._places(old, new).check(move)  # another process may have just begun another one
                     failpoints.hit("move.after_close")
-                case Step.COPY_FILES:
+                case MigrateStep.COPY_FILES:
                     assert copy is not None
                     self._copy_files(copy, report)
                     failpoints.hit("move.after_files")
-                case Step.REGISTER:
+                case MigrateStep.REGISTER:
                     assert copy is not None
                     copy.register()
                     failpoints.hit("move.after_tables")
-                case Step.COPY_LEDGER:
+                case MigrateStep.COPY_LEDGER:
                     self._copy_ledger(old, new, move, report)
                     failpoints.hit("move.after_copy")
-                case Step.WITNESS:
+                case MigrateStep.WITNESS:
                     S3Witness(self.new).write_arriving(open_witness(self.old).read(), move.id)
                     failpoints.hit("move.after_witness")
-                case Step.CLOSE_CATALOG:
+                case MigrateStep.CLOSE_CATALOG:
                     assert copy is not None
                     with move_steps.held(old, move) as check:
                         copy.take_out(move.id, check)
                     failpoints.hit("move.after_old_catalog")
-                case Step.LEAVE:
+                case MigrateStep.LEAVE:
                     move_steps.leave(old, move)
                     failpoints.hit("move.after_leave")
-                case Step.OPEN:
+                case MigrateStep.OPEN:
                     if self.moves.warehouse:
                         S3Witness(self.new).settle(open_witness(self.old).read())
                     move_steps.reopen(new, move.id, MoveState.ARRIVING)
                     failpoints.hit("move.after_reopen")
-                case Step.CLOSE_WITNESS:
+                case MigrateStep.CLOSE_WITNESS:
                     assert self.old.warehouse_folder is not None
                     close_local_witness(self.old.warehouse_folder, self.new.warehouse_url)
                     failpoints.hit("move.after_old_witness")
-                case Step.DROP_OLD:
+                case MigrateStep.DROP_OLD:
                     drop_tables(self.old, move.id)
                     failpoints.hit("move.after_drop")
-                case Step.SETTINGS:
+                case MigrateStep.SETTINGS:
                     report.settings_before = self._write_settings()
                     failpoints.hit("move.after_settings")
 
@@ -316,8 +318,8 @@ def _alone(settings: Path) -> Iterator[None]:
 
 
 def call_off(settings: Path) -> list[str]:
-    """The lake goes on where it was; returns the tables that have their names in the catalog again. Raises RefusedError
-    if no migration is under way, or if it can only be finished."""
+    """The lake continues where it was. Returns the tables that have their names in the catalog again. Raises
+    RefusedError if no migration is under way, or if it can only be finished."""
     config = load_config(settings)
 
     def put_back(move: LedgerMove | None) -> list[str]:

@@ -33,7 +33,7 @@ _OWN = "_strandline"
 _STAYS = frozenset({"_strandline/witness"})  # the new one is written when everything is copied
 _UNFINISHED = (".tmp", ".part")
 
-OnBytes = Callable[[int], None]
+OnCopiedBytes = Callable[[int], None]
 
 
 @dataclass
@@ -85,7 +85,7 @@ class TableCopy:
             BucketCopy(self.new.settings.warehouse).list_present()
             self.count_files()
 
-    def copy_files(self, on_bytes: OnBytes) -> FileCount:
+    def copy_files(self, on_bytes: OnCopiedBytes) -> FileCount:
         """Everything that the tables reach is in the bucket then, and the lake's own objects; what is there already is
         not sent again. Returns what was sent."""
         bucket, expected = BucketCopy(self.new.settings.warehouse), dict[str, int]()
@@ -177,7 +177,7 @@ class TableCopy:
 
 
 def put_tables_back(config: LakeConfig, move_id: str | None) -> list[str]:
-    """For a migration that is called off, or for all that were: the tables that have their names again."""
+    """Returns the tables that get their names back: those of one migration that is called off, or (None) of all."""
     from strandline.iceberg.pyiceberg.move_tables import put_back
 
     with _moved_tables(config) as catalog:

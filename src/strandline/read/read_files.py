@@ -7,7 +7,7 @@ result is the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from strandline.core.errors import RuntimeMissing, SchemaError, StorageError, Ta
 from strandline.core.read_token import Continuation, ReadBounds
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Reserved, Seq, SeqRange
+from strandline.iceberg.lake_tables import CatalogAccess
 from strandline.iceberg.session.java import find_java, major_version
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, published_blocks
@@ -86,7 +87,7 @@ def why_spark(facts: ReadFacts) -> str | None:
 def read_from_files(
     config: LakeConfig,
     ledger: Ledger,
-    catalog: Callable[[], PyIcebergCatalog],
+    tables: CatalogAccess,
     lake: str,
     dataset: Dataset,
     wanted: ReadRequest,
@@ -97,7 +98,7 @@ def read_from_files(
         return None
     try:
         bounds = request.bounds(ledger, lake, dataset, wanted)
-        return _Reading(config, ledger, lake, dataset, wanted, bounds).read(catalog())
+        return _FilesRead(config, ledger, lake, dataset, wanted, bounds).read(tables.catalog)
     except _OnlySpark as e:
         log.debug("%s is read through Spark: %s", dataset.name, e)
     except (TableUnfit, StorageError) as e:  # of the table itself
@@ -121,7 +122,7 @@ def _left_to_spark() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _FilesRead:
     config: LakeConfig
     ledger: Ledger
     lake: str

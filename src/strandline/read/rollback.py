@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import TableRolledBack
 from strandline.core.records.audit_events import Event
 from strandline.core.types import Dataset
-from strandline.iceberg.metadata.lineage import Memory, NotKnown, RolledBack, Verdict, judge
+from strandline.iceberg.metadata.lineage import LineageVerdict, Memory, NotKnown, RolledBack, judge
 from strandline.iceberg.metadata.metadata_peek import earlier_links
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.ledger import audit
@@ -52,13 +52,13 @@ def may_move_tag(
     return may
 
 
-def check_verdict(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
+def check_verdict(ledger: Ledger, dataset: Dataset, verdict: LineageVerdict) -> None:
     if isinstance(verdict, RolledBack):
         raise refusal(dataset, verdict)
     record_doubt(ledger, dataset, verdict)
 
 
-def record_doubt(ledger: Ledger | Connection, dataset: Dataset, verdict: Verdict) -> None:
+def record_doubt(ledger: Ledger | Connection, dataset: Dataset, verdict: LineageVerdict) -> None:
     """Must be called before the next block is published: after that, the doubt cannot be seen any more."""
     if not isinstance(verdict, NotKnown):
         return

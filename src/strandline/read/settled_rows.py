@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
@@ -26,7 +25,7 @@ def settled_rows(
     if view.main is None or bounds.empty:
         return tables.spark.table(in_spark(dataset.name)).where(F.lit(False))
     df = _between(tables, dataset, view, view.main, bounds)
-    return df if owned is None else df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
+    return df if owned is None else df.where(is_owned(owned, F.col(SEQ_COLUMN)))
 
 
 def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: SnapshotId, bounds: ReadBounds) -> DataFrame:
@@ -39,12 +38,12 @@ def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: Snaps
     return df if bounds.until is None else df.where(F.col(SEQ_COLUMN) <= bounds.until)
 
 
-def _is_owned(owned: Sequence[SeqRange]) -> Any:
-    """For tables with foreign sequence numbers: there may be 100,000 ranges, too many for a predicate."""
+def is_owned(owned: Sequence[SeqRange], number: Column) -> Column:
+    """Whether the sequence number lies in one of the ranges. There may be 100,000, too many for a predicate."""
     ranges = NumberRanges(owned)
 
     @pandas_udf("boolean")  # type: ignore[call-overload, untyped-decorator]
-    def is_owned(numbers: pd.Series) -> pd.Series:
+    def contained(numbers: pd.Series) -> pd.Series:
         return pd.Series(ranges.contain(numbers.to_numpy(dtype=np.int64)))
 
-    return is_owned
+    return contained(number)  # type: ignore[no-any-return]

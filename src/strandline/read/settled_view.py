@@ -14,7 +14,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.read_token import ReadBounds
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, Seq, SeqRange, TableCounts
-from strandline.iceberg.metadata.lineage import Memory, Verdict, judge
+from strandline.iceberg.metadata.lineage import LineageVerdict, Memory, judge
 from strandline.iceberg.metadata.metadata_peek import earlier_links
 from strandline.iceberg.metadata.table_metadata import TableView, check_fit
 from strandline.ledger.engine import Connection, Ledger
@@ -116,7 +116,7 @@ def _recall(connection: Connection, dataset: Dataset, settled_to: Seq | None) ->
     return rollback.recall(connection, dataset)
 
 
-def _check(ledger: Ledger, lake: str, dataset: Dataset, view: TableView, judged: Callable[[], Verdict]) -> None:
+def _check(ledger: Ledger, lake: str, dataset: Dataset, view: TableView, judged: Callable[[], LineageVerdict]) -> None:
     check_fit(view, dataset, lake)
     ledger.query(blocks.check_resynced, dataset.id)
     rollback.check_verdict(ledger, dataset, judged())

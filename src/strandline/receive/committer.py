@@ -26,7 +26,7 @@ GROUP_BODIES_MAX = 256
 
 
 @dataclass(frozen=True, eq=False)
-class _Waiting:
+class _WaitingBody:
     body: UnrecordedBody
     decision: Future[Decision] = field(default_factory=Future)
 
@@ -35,7 +35,7 @@ class Committer:
     def __init__(self, ledger: LedgerAccess, spool: Spool) -> None:
         self._ledger = ledger
         self._spool = spool
-        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_WaitingBody | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="strandline-committer", daemon=True)
@@ -44,7 +44,7 @@ class Committer:
     def submit(self, body: UnrecordedBody) -> Future[Decision]:
         """Queues the body. After an error the outcome is unknown: the client repeats its request, and the ledger
         decides."""
-        waiting = _Waiting(body)
+        waiting = _WaitingBody(body)
         waiting.decision.set_running_or_notify_cancel()  # a client that disconnects does not cancel it
         with self._closing:
             if self._closed:
@@ -68,9 +68,9 @@ class Committer:
             if group:
                 self._commit(group)
 
-    def _gathered(self, first: _Waiting | None) -> tuple[list[_Waiting], bool]:
+    def _gathered(self, first: _WaitingBody | None) -> tuple[list[_WaitingBody], bool]:
         """All bodies that wait now, and whether they are the last."""
-        group: list[_Waiting] = []
+        group: list[_WaitingBody] = []
         at = first
         while at is not None:
             group.append(at)
@@ -82,7 +82,7 @@ class Committer:
                 return group, False
         return group, True
 
-    def _commit(self, group: Sequence[_Waiting]) -> None:
+    def _commit(self, group: Sequence[_WaitingBody]) -> None:
         bodies = [waiting.body for waiting in group]
         try:
             self._spool.sync(body.spool for body in bodies if body.spool is not None)

@@ -5,7 +5,7 @@ Only aggregates leave the executors: counts per body, and the positions of a few
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.forward_protocol import LaneName
 from strandline.core.text.wording import agreeing, part, plural
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange
+from strandline.iceberg.lake_tables import LakeTables
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive import senders
 
@@ -41,7 +42,7 @@ class CountedRange:
 @dataclass(frozen=True)
 class ReceivedInspector:
     ledger: Ledger
-    tables: Callable[[], SparkTables]  # starts Spark if rows have to be counted in a table
+    tables: LakeTables  # Spark starts if rows have to be counted in a table
     reader: Spool
 
     def document(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class ReceivedInspector:
 
     def _in_table(self, dataset: Dataset, bodies: Sequence[PlacedBody]) -> list[CountedRange]:
         with_rows = [b for b in bodies if b.count]
-        tallies = count_in_table(self.tables(), dataset, with_rows) if with_rows else {}
+        tallies = count_in_table(self.tables.settled, dataset, with_rows) if with_rows else {}
         return [_judge(b, tallies.get(b.rows.lo)) for b in bodies]
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from strandline.core.forward_protocol import LaneName
     from strandline.http.server import Server, TlsFiles
-    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.schema.columns import Column
     from strandline.ledger.receive.ended_batches import Cleared, SetAsideBody
     from strandline.ledger.receive.senders import ClaimOf, Released
@@ -54,7 +53,6 @@ class Receiver:
     """`lake.receiver`. Several may run on one ledger."""
 
     context: IntakeContext
-    catalog: Callable[[], PyIcebergCatalog]
     read_lines: Callable[[], ReadLines]  # ingest's parser for JSON lines, loaded when the first request may come
 
     def create_token(
@@ -255,7 +253,7 @@ class Receiver:
 
     def schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
         found = self.context.ledger.query(datasets.get, full_name(name))
-        return found, self.catalog().columns(found.name)
+        return found, self.context.tables.catalog.columns(found.name)
 
     def inspect(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> Mapping[str, Any]:
         return self.inspector().document(dataset, lane, lo, hi)

@@ -18,7 +18,7 @@ _UNFIT_HINT = (
     "dataset alter`), and they are ingested; those that were set aside meanwhile, after `strandline spool replay`."
 )
 
-Step = Literal["wait", "divide", "set_aside"]
+BatchStep = Literal["wait", "divide", "set_aside"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class BatchFailure:
     unfit: bool  # the table no longer has the columns of the rows
 
 
-def next_step(failure: BatchFailure, facts: FailedBatchFacts) -> Step:
+def next_step(failure: BatchFailure, facts: FailedBatchFacts) -> BatchStep:
     """If other rows were ingested meanwhile, or the error names the rows, this batch is the cause, and half of it may
     be good. Without such proof only the smallest batch of the dataset is divided, so that an outage does not produce
     one batch per body. A single body is set aside only with proof."""

@@ -35,6 +35,7 @@ from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.settings.receive import ReceiveSettings
 from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
+from strandline.iceberg.lake_tables import LakeTables
 from strandline.jobs.heartbeat import beating
 from strandline.jobs.loop import LoopControl
 from strandline.ledger.engine import Ledger, utc_now
@@ -51,7 +52,6 @@ from strandline.receive.record_found import FoundBodies
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from strandline.iceberg.spark.tables import SparkTables
     from strandline.receive.spool import Spool
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ _ASIDE_HINT = (
 )
 
 
-class Appended(Protocol):
+class Ingested(Protocol):
     @property
     def rows(self) -> SeqRange | None: ...
 
@@ -78,7 +78,7 @@ class BatchIngestion(Protocol):
     def catch_up(self) -> None:
         """Resyncs a restored ledger, before it is read."""
 
-    def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Appended:
+    def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Ingested:
         """Only the batch id decides what is a repeat. If `last_check` raises before the commit, the batch is
         abandoned."""
 
@@ -88,7 +88,7 @@ class IntakeContext:
     config: LakeConfig
     ledger: Ledger
     spool: Spool
-    tables: Callable[[], SparkTables]  # starts Spark at the first call
+    tables: LakeTables
     ingestion: BatchIngestion
     receipts: Receipts
     witness: Witness
@@ -305,7 +305,7 @@ class Intake:
         from strandline.iceberg.metadata.identifier import in_spark
         from strandline.receive.batch_frame import frame_of
 
-        spark = self.context.tables().spark
+        spark = self.context.tables.settled.spark
         table = spark.table(in_spark(dataset.name)).schema
         fields = T.StructType([f for f in table.fields if f.name not in INTERNAL_COLUMNS])
         return frame_of(spark, fields, batch.bodies, self.context.spool)

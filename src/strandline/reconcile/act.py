@@ -28,7 +28,15 @@ from uuid import uuid4
 from strandline.core import failpoints
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.records.audit_events import Event
-from strandline.core.records.reconcile_records import AbortReason, Asked, FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.core.records.reconcile_records import (
+    AbortReason,
+    Asked,
+    FindingKind,
+    ReconcileRunId,
+    Swept,
+    SweptId,
+    SweptState,
+)
 from strandline.core.types import Dataset, Seq
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes
@@ -57,7 +65,9 @@ PROOF_PATHS = 10  # recorded for each batch of entries, at least
 
 
 class DriftRemover:
-    def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, counters: RunCounters) -> None:
+    def __init__(
+        self, context: SweepContext, run: ReconcileRunId, asked: Asked, watch: RunWatch, counters: RunCounters
+    ) -> None:
         self._context = context
         self._run = run
         self._asked = asked
@@ -76,7 +86,7 @@ class DriftRemover:
                 FindingKind.ORPHAN if f.kind is FindingKind.SUPERSEDED else f.kind,
                 f.table,
                 f.path,
-                self._kept_at(f.path),
+                self._place_in_quarantine(f.path),
                 stat.size,
                 stat.modified_ns,
             )
@@ -90,7 +100,7 @@ class DriftRemover:
             moved, stayed, lost = self._move(begun)
             failpoints.hit("reconcile.after_files_moved")
             known = self._context.surveyor.references(known, self._watch)
-            needed = self._needed(moved, known)
+            needed = self._referenced_by_now(moved, known)
         except BaseException:
             self._undo(begun, "whether it is referenced by now could not be read")
             raise
@@ -112,7 +122,7 @@ class DriftRemover:
             self._delete([file for file in moved if below(file.path, self._spool) is None])
         return known
 
-    def _kept_at(self, path: str) -> str:
+    def _place_in_quarantine(self, path: str) -> str:
         """The place shows where the file came from, so that people can restore it even without a ledger."""
         inside = below(path, self._context.warehouse)
         if inside is None:
@@ -146,12 +156,12 @@ class DriftRemover:
             return moved, [], lost
         # A file whose answer was lost may have moved all the same: then it is handled like the others.
         after = settle_files(self._context, [*refused, *untried], "it could not be moved")
-        aside = {file.id: replace(file, state=SweptState.HELD) for file in after.get(SweptState.HELD, [])}
-        stayed = [file for file in (*refused, *untried) if file.id not in aside]
-        self._counters.did(failed=sum(1 for file in refused if file.id not in aside))
-        return [*moved, *aside.values()], stayed, lost
+        moved_after_all = {file.id: replace(file, state=SweptState.HELD) for file in after.get(SweptState.HELD, [])}
+        stayed = [file for file in (*refused, *untried) if file.id not in moved_after_all]
+        self._counters.did(failed=sum(1 for file in refused if file.id not in moved_after_all))
+        return [*moved, *moved_after_all.values()], stayed, lost
 
-    def _needed(self, moved: Sequence[Swept], known: LakeReferences) -> list[Swept]:
+    def _referenced_by_now(self, moved: Sequence[Swept], known: LakeReferences) -> list[Swept]:
         paths = [file.path for file in moved]
         live = known.referenced(paths) | self._context.loader.spooled(paths)
         return [f for f in moved if f.path in live or is_unread(f.table, known, self._asked)]
@@ -235,10 +245,12 @@ class DriftRemover:
             marks = [] if dataset is None else lanes.lowest_watermarks(connection, dataset.id)
             if not self._asked.accept_loss:
                 # A sink, a follower or a consumer that was added, or reset, since the run began.
-                others = [] if dataset is None else _certain(connection, dataset)
-                owed = {f.path for f in findings if (gone := _gone(f)) and _is_owed(gone, marks, others)}
-                self._counters.did(skipped_recheck=len(owed))
-                findings = [f for f in findings if f.path not in owed]
+                others = [] if dataset is None else _reader_watermarks(connection, dataset)
+                undelivered = {
+                    f.path for f in findings if (gone := _gone_rows(f)) and _is_undelivered(gone, marks, others)
+                }
+                self._counters.did(skipped_recheck=len(undelivered))
+                findings = [f for f in findings if f.path not in undelivered]
             batch = self._begin(connection, table, findings, marks) if findings else None
         if batch is None:
             return
@@ -254,7 +266,7 @@ class DriftRemover:
     def _begin(
         self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkWatermark]
     ) -> DroppedBatch:
-        gone = [rows for f in findings if (rows := _gone(f)) is not None]
+        gone = [rows for f in findings if (rows := _gone_rows(f)) is not None]
         new = NewBatch(
             f"{self._run}-{uuid4().hex}",
             table,
@@ -301,17 +313,17 @@ def is_unread(table: str | None, known: LakeReferences, asked: Asked) -> bool:
     return table in known.unread or (bool(known.unread) and (table is None or asked.delete))
 
 
-def _certain(connection: Connection, dataset: Dataset) -> list[Seq | None]:
+def _reader_watermarks(connection: Connection, dataset: Dataset) -> list[Seq | None]:
     """Up to where each follower and each consumer has every row."""
     readers = consumers.watermarks_by_title(connection, dataset.id)
     return [*followers.watermarks_by_title(connection, dataset).values(), *readers.values()]
 
 
-def _is_owed(gone: GoneRows, marks: Sequence[SinkWatermark], others: Sequence[Seq | None]) -> bool:
+def _is_undelivered(gone: GoneRows, marks: Sequence[SinkWatermark], others: Sequence[Seq | None]) -> bool:
     """Whether a sink, or another one that has everything up to one of these numbers, lacks such a row."""
     return bool(losses_above_watermarks(marks, [gone])) or any(int(at or 0) < gone.rows.hi for at in others)
 
 
-def _gone(finding: Finding) -> GoneRows | None:
+def _gone_rows(finding: Finding) -> GoneRows | None:
     """None if the entry does not say which rows."""
     return GoneRows(finding.rows, finding.row_count) if finding.rows is not None and finding.row_count else None

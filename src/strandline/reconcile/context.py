@@ -14,6 +14,7 @@ from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.fallback import FallbackSurveyor
 from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.model import Stat, Storage
+from strandline.reconcile.preparation import Preparation
 from strandline.reconcile.references.lake_catalog import LakeCatalog
 
 QUARANTINE_FOLDER = "_strandline/quarantine/reconcile"
@@ -27,6 +28,7 @@ class SweepContext:
     catalog: LakeCatalog
     surveyor: FallbackSurveyor
     loader: LedgerContextLoader
+    preparation: Preparation
     warehouse: str  # canonical
     # the id of the warehouse's folder, if other machines may have another folder at the same path
     folder: str | None = None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -15,19 +14,15 @@ from typing import TYPE_CHECKING, Protocol
 from strandline.core import failpoints
 from strandline.core.actor import SCHEDULE, acting_as
 from strandline.core.errors import (
-    CalledOff,
     LeaseLost,
-    RefusedError,
-    StorageError,
-    StrandlineError,
     SweepRunning,
     UsageError,
-    WitnessUnreadable,
 )
 from strandline.core.records.audit_events import Event
-from strandline.core.records.reconcile_records import Asked, ReconcileRun, RunId, Suspect, Swept
+from strandline.core.records.reconcile_records import Asked, ReconcileRun, ReconcileRunId, Suspect, Swept
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.settings.reconcile import ReconcileSettings
+from strandline.iceberg.lake_tables import LakeTables
 from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import FollowedSchedules
 from strandline.ledger import applied_settings, audit
@@ -37,18 +32,14 @@ from strandline.ledger.recovery import Recovery
 from strandline.ledger.witness import Witness
 from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.paths import canonical
+from strandline.reconcile.preparation import Preparation
+from strandline.reconcile.run_listener import RunListener
 from strandline.reconcile.storage.folder_id import find_folder_id, take_folder_id
 
 if TYPE_CHECKING:
-    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
-    from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.context import SweepContext
     from strandline.reconcile.model import Storage
     from strandline.reconcile.quarantine import FilesToPurge, OnFiles, PurgedFiles, Restored
-    from strandline.reconcile.run_watch import OnProgress
-    from strandline.reconcile.sweep import OnBegun, OnFinding
-
-log = logging.getLogger(__name__)
 
 _MEMORY = Path("cache/manifests")  # below the lake's folder; may be deleted at any time
 _POLL_SECONDS = 5.0  # how often the daemon checks whether a run is due
@@ -67,22 +58,29 @@ class SweepListener(Protocol):
     def swept(self, run: ReconcileRun) -> None: ...
 
 
+@dataclass(frozen=True)
+class _ScheduledRun(RunListener):
+    asked: Asked
+    listener: SweepListener
+
+    def begun(self, run: ReconcileRunId) -> None:
+        self.listener.sweeping(self.asked)
+
+
 class Reconciler:
     def __init__(
         self,
         config: LakeConfig,
         ledger: Ledger,
-        catalog: Callable[[], PyIcebergCatalog],
-        spark: Callable[[], SparkTables],
+        tables: LakeTables,
         witness: Witness,
         recovery: Recovery,
     ) -> None:
         self._config = config
         self._ledger = ledger
-        self._catalog = catalog
-        self._spark = spark
-        self._recovery = recovery
+        self._tables = tables
         self._loader = LedgerContextLoader(config, ledger, witness)
+        self._preparation = Preparation(tables, self._loader, recovery)
         self._followed = FollowedSchedules(
             ledger,
             {"reconcile": config.settings.reconcile.schedule},
@@ -106,7 +104,7 @@ class Reconciler:
 
     def show(self, run: int) -> tuple[ReconcileRun, list[Swept]]:
         with self._ledger.read() as connection:
-            return reconcile_runs.get(connection, run), quarantined_files.of_run(connection, RunId(run))
+            return reconcile_runs.get(connection, run), quarantined_files.of_run(connection, ReconcileRunId(run))
 
     def show_some(self, run: int, *, files_max: int) -> tuple[ReconcileRun, list[Swept], int]:
         """A run, its first files, and how many it has. Raises NoSuchRun."""
@@ -127,14 +125,12 @@ class Reconciler:
         *,
         inventory_file: Path | None = None,
         cancelled: threading.Event | None = None,
-        on_progress: OnProgress | None = None,
-        on_finding: OnFinding | None = None,
-        on_begun: OnBegun = lambda run: None,
+        listener: RunListener | None = None,
         is_due: Callable[[], bool] = lambda: True,
     ) -> ReconcileRun:
-        """Does one run; `on_begun` gets its id as soon as it is on record. Raises SweepRunning if another is under way,
-        or if `is_due` says under the lease that another has done it. It starts Spark only above `references_max`,
-        to drop entries from a table of format version 3, and to resync a restored ledger before it acts."""
+        """Does one run. Raises SweepRunning if another is under way, or if `is_due` says under the lease that another
+        has done it. It starts Spark only above `references_max`, to drop entries from a table of format version 3, and
+        to resync a restored ledger before it acts."""
         from strandline.reconcile.references.manifest_cache import forget_old
         from strandline.reconcile.sweep import sweep
 
@@ -145,11 +141,8 @@ class Reconciler:
                 context,
                 asked,
                 is_due=is_due,
-                prepare=lambda: self._prepare(asked),
                 cancelled=cancelled,
-                on_progress=on_progress,
-                on_finding=on_finding,
-                on_begun=on_begun,
+                listener=listener,
             )
 
     def cancel(self, run: int) -> ReconcileRun:
@@ -190,8 +183,7 @@ class Reconciler:
         self._tried = now
         try:
             with acting_as(SCHEDULE):
-                begun = lambda run: listener.sweeping(asked)  # noqa: E731
-                return self.run(asked, cancelled=cancelled, on_begun=begun, is_due=is_due)
+                return self.run(asked, cancelled=cancelled, listener=_ScheduledRun(asked, listener), is_due=is_due)
         except SweepRunning:
             self._tried, self._is_waiting = before, True
             if not was_waiting:
@@ -262,16 +254,14 @@ class Reconciler:
     def restore(self, run: int, *, on_progress: OnFiles = lambda done, total: None) -> Restored:
         from strandline.reconcile import quarantine
 
-        self._catch_up(needed=True)
-        self._open_catalog()
+        self._preparation.for_files()
         with self._context() as context:
             return quarantine.restore(context, run, on_progress)
 
     def purge(self, run: int | None = None, *, on_progress: OnFiles = lambda done, total: None) -> PurgedFiles:
         from strandline.reconcile import quarantine
 
-        self._catch_up(needed=True)
-        self._open_catalog()
+        self._preparation.for_files()
         with self._context() as context:
             return quarantine.purge(context, run, on_progress)
 
@@ -279,36 +269,9 @@ class Reconciler:
         """The dry run of `purge`."""
         from strandline.reconcile import quarantine
 
-        self._open_catalog()
+        self._preparation.open_catalog()
         with self._context() as context:
             return quarantine.files_to_purge(context, run)
-
-    def _prepare(self, asked: Asked) -> None:
-        """For a run that is on record already: a catalog on another machine may hang."""
-        self._open_catalog()
-        if asked.act:
-            self._catch_up()
-
-    def _open_catalog(self) -> None:
-        with suppress(StorageError):
-            # If it cannot be opened, the first step that needs it raises why: a run ends with a recorded reason.
-            self._catalog()
-
-    def _catch_up(self, *, needed: bool = False) -> None:
-        """Resyncs a restored ledger before anything relies on it. A run checks again under its lease, and records the
-        reason if it aborts; other operations (`needed`) raise here."""
-        if self._loader.behind() is None:
-            return
-        try:
-            self._recovery.recover()
-        except CalledOff:
-            raise
-        except StrandlineError as e:
-            if needed and not isinstance(e, WitnessUnreadable):
-                raise
-            log.warning("the ledger cannot be resynced: %s", e.message)
-        if needed and (why := self._loader.behind()) is not None:
-            raise RefusedError(why, hint="`strandline status` says what is wrong with the witness.")
 
     @cached_property
     def storage(self) -> Storage:
@@ -329,16 +292,17 @@ class Reconciler:
         from strandline.reconcile.survey import LakeSurveyor
 
         find_file = self.storage.find_file
-        light = LakeSurveyor(self._config, self._catalog, find_file, inventory_file=inventory_file, memory=memory)
-        surveyor = FallbackSurveyor(light, self._spark)
+        light = LakeSurveyor(self._config, self._tables, find_file, inventory_file=inventory_file, memory=memory)
+        surveyor = FallbackSurveyor(light, self._tables)
         try:
             yield SweepContext(
                 self._ledger,
                 self._config.settings.reconcile,
                 self.storage,
-                LakeCatalog(self._catalog, self._spark),
+                LakeCatalog(self._tables),
                 surveyor,
                 self._loader,
+                self._preparation,
                 canonical(self._config.warehouse_url),
                 self._folder(),
             )

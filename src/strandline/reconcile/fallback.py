@@ -6,20 +6,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from strandline.core.errors import CalledOff, ReferencesTooMany, StrandlineError
+from strandline.iceberg.lake_tables import LakeTables
 from strandline.reconcile.compare.compared import Survey
 from strandline.reconcile.model import LedgerContext, Watch
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.survey import LakeSurveyor
 
 if TYPE_CHECKING:
-    from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.on_spark.survey import SparkSurveyor
 
 T = TypeVar("T")
 
 
 class FallbackSurveyor:
-    def __init__(self, light: LakeSurveyor, tables: Callable[[], SparkTables]) -> None:
+    def __init__(self, light: LakeSurveyor, tables: LakeTables) -> None:
         self._light = light
         self._tables = tables
         self._on_spark: SparkSurveyor | None = None
@@ -51,7 +51,7 @@ class FallbackSurveyor:
         from strandline.reconcile.on_spark.survey import SparkSurveyor
 
         try:
-            self._tables()  # starts Spark, if nothing has yet
+            _ = self._tables.unsettled  # starts Spark, if nothing has yet
             return SparkSurveyor(self._light)
         except CalledOff:
             raise

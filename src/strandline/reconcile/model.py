@@ -12,11 +12,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from strandline.core.records.reconcile_records import AbortReason, Counts, Done, FindingKind, RunId, StorageKind
+from strandline.core.records.reconcile_records import (
+    AbortReason,
+    Counts,
+    Done,
+    FindingKind,
+    ReconcileRunId,
+    StorageKind,
+)
 from strandline.core.types import Seq, SeqRange
 from strandline.storage.cross_device_move import Stat
 
-__all__ = ["AbortReason", "Counts", "Done", "FindingKind", "RunId", "Stat", "StorageKind"]
+__all__ = ["AbortReason", "Counts", "Done", "FindingKind", "ReconcileRunId", "Stat", "StorageKind"]
 
 
 class FileContent(StrEnum):

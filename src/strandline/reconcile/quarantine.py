@@ -14,7 +14,7 @@ from typing import TypeVar
 from strandline.core import failpoints
 from strandline.core.errors import LeaseLost, RefusedError, StorageError
 from strandline.core.records.audit_events import Event
-from strandline.core.records.reconcile_records import RunId, Swept, SweptState
+from strandline.core.records.reconcile_records import ReconcileRunId, Swept, SweptState
 from strandline.core.text.wording import plural
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection, utc_now
@@ -38,7 +38,7 @@ _KEPT_STATES = (*quarantined_files.IN_QUARANTINE, SweptState.LOST)
 
 @dataclass(slots=True)
 class Restored:
-    run: RunId
+    run: ReconcileRunId
     restored: int = 0
     already: int = 0  # they were in their place already
     taken: list[str] = field(default_factory=list)  # another file is in their place; they stay in quarantine
@@ -74,7 +74,7 @@ def restore(context: SweepContext, run: int, on_progress: OnFiles = lambda done,
                 f"run {run} quarantined files in a folder that this machine does not have",
                 hint="Restore them on the machine that has made the run.",
             )
-    return _with_lease(context, lambda watch: _restore(context, RunId(run), watch, on_progress))
+    return _with_lease(context, lambda watch: _restore(context, ReconcileRunId(run), watch, on_progress))
 
 
 def files_to_purge(context: SweepContext, run: int | None = None) -> FilesToPurge:
@@ -82,7 +82,7 @@ def files_to_purge(context: SweepContext, run: int | None = None) -> FilesToPurg
     with context.ledger.read() as connection:
         if run is not None:
             reconcile_runs.get(connection, run)
-        files, due = _due(context, connection, None if run is None else RunId(run))
+        files, due = _due(context, connection, None if run is None else ReconcileRunId(run))
     going = [file for file in due if file.state is not SweptState.LEFT]
     paths = [file.path for file in going[:_PATHS_NAMED_MAX]]
     return FilesToPurge(len(going), sum(file.size for file in going), _held(files) - len(going), paths)
@@ -94,7 +94,7 @@ def purge(
     """Checks and deletes the files that were quarantined long enough ago."""
     if run is not None:
         context.ledger.query(reconcile_runs.get, run)
-    chosen = None if run is None else RunId(run)
+    chosen = None if run is None else ReconcileRunId(run)
     return _with_lease(context, lambda watch: _purge(context, chosen, watch, on_progress))
 
 
@@ -107,7 +107,7 @@ def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
         raise LeaseLost(e.why, hint="What was done until then is on record. Wait for the other run, and repeat.") from e
 
 
-def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: OnFiles) -> Restored:
+def _restore(context: SweepContext, run: ReconcileRunId, watch: RunWatch, on_progress: OnFiles) -> Restored:
     files = context.ledger.query(quarantined_files.of_run, run, _KEPT_STATES)
     result = Restored(run)
     waiting = iter(files)
@@ -177,8 +177,8 @@ def _in_both_places(context: SweepContext, seen: SweptFile) -> str:
 class Fate(StrEnum):
     """What happens to a file that was quarantined long enough ago."""
 
-    WAITS = "waits"  # it is unknown where it is
-    IN_PLACE = "in_place"  # it is where it was; if something is kept, it is a second copy
+    WAITS = "waits"  # its place is unknown
+    IN_PLACE = "in_place"  # it is where it was; if quarantine has it too, that is a second copy
     LOST = "lost"
     NEEDED = "needed"  # a table references it, and only the quarantine has it
     GOES = "goes"
@@ -196,7 +196,7 @@ def fate(seen: SweptFile, *, is_live: bool) -> Fate:
     return Fate.NEEDED if is_live and not at_path else Fate.GOES
 
 
-def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progress: OnFiles) -> PurgedFiles:
+def _purge(context: SweepContext, run: ReconcileRunId | None, watch: RunWatch, on_progress: OnFiles) -> PurgedFiles:
     with context.ledger.read() as connection:
         files, due = _due(context, connection, run)
         runs = reconcile_runs.latest(connection, runs_max=context.settings.history_runs)
@@ -224,7 +224,7 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
     return result
 
 
-def _due(context: SweepContext, connection: Connection, run: RunId | None) -> tuple[list[Swept], list[Swept]]:
+def _due(context: SweepContext, connection: Connection, run: ReconcileRunId | None) -> tuple[list[Swept], list[Swept]]:
     """The files in quarantine, and those of them that were moved there long enough ago."""
     before = utc_now() - timedelta(days=context.settings.quarantine_days)
     files = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
@@ -299,7 +299,7 @@ def _purge_batch(
 
 
 def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:
-    """Does what must happen before a kept file may be deleted; returns why it has to stay, or None."""
+    """Does what must happen before a quarantined file may be deleted; returns why it has to stay, or None."""
     try:
         if end is Fate.NEEDED:
             watch.last_word()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ from strandline.jobs.heartbeat import Heartbeat, holding_lease
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.model import Phase
+from strandline.reconcile.run_listener import RunListener
 
 if TYPE_CHECKING:
     from strandline.reconcile.context import SweepContext
 
-OnProgress = Callable[[Phase, int, int | None], None]  # phase, how much is done, and of how much if that is known
 CANCELLED = "it was cancelled"
 PROGRESS_SECONDS = 0.2  # between two reports
 
@@ -41,7 +41,7 @@ def under_lease(
     *,
     run_seconds_max: float,
     cancelled: threading.Event | None = None,
-    on_progress: OnProgress | None = None,
+    listener: RunListener | None = None,
 ) -> Iterator[RunWatch]:
     """Takes the reconciler's lease, renews it, and releases it. Raises SweepRunning while another run has it."""
     seconds = context.settings.lease_seconds
@@ -69,7 +69,7 @@ def under_lease(
             run_seconds_max=run_seconds_max,
             cancelled=cancelled,
             called_off=called_off,
-            on_progress=on_progress,
+            listener=RunListener() if listener is None else listener,
         )
 
 
@@ -82,7 +82,7 @@ class RunWatch:
     run_seconds_max: float
     cancelled: threading.Event = field(default_factory=threading.Event)  # the caller that started the run sets it
     called_off: threading.Event = field(default_factory=threading.Event)  # the ledger says so, for this run alone
-    on_progress: OnProgress | None = None
+    listener: RunListener = field(default_factory=RunListener)
     seconds: dict[str, float] = field(default_factory=dict)  # spent in each phase
     _began: float = field(default_factory=time.monotonic)
     _since: float = field(default_factory=time.monotonic)
@@ -104,8 +104,8 @@ class RunWatch:
         self._since, self._phase = now, None
 
     def progress(self, count: int) -> None:
-        if self._phase is not None and self.on_progress is not None:
-            self.on_progress(self._phase, count, self._total)
+        if self._phase is not None:
+            self.listener.progressed(self._phase, count, self._total)
 
     def advance(self, more: int) -> None:
         self._count += more

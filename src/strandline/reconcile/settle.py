@@ -18,7 +18,7 @@ from strandline.core.records.reconcile_records import (
     Done,
     FindingKind,
     ReconcileRun,
-    RunId,
+    ReconcileRunId,
     Swept,
     SweptState,
 )
@@ -112,7 +112,7 @@ def close_dead_run(connection: Connection) -> None:
         reconcile_runs.close_dead(connection, dead.id, replace(dead.outcome, done=done_so_far(connection, dead)))
 
 
-def _unsettled(connection: Connection, run: RunId | None) -> list[ReconcileRun]:
+def _unsettled(connection: Connection, run: ReconcileRunId | None) -> list[ReconcileRun]:
     """The runs before this one (None: all) that may have left something which nobody has settled: those since the last
     one that got past its settling, or that somebody has settled. Newest first."""
     found: list[ReconcileRun] = []
@@ -126,7 +126,7 @@ def _unsettled(connection: Connection, run: RunId | None) -> list[ReconcileRun]:
 
 
 def settle_dead_runs(
-    context: SweepContext, watch: RunWatch, *, run: RunId | None = None, entries: bool = True
+    context: SweepContext, watch: RunWatch, *, run: ReconcileRunId | None = None, entries: bool = True
 ) -> list[str]:
     """Settles before anything new is touched, for the run `run` or another operation: to the holder of the lease, every
     earlier run is dead. Returns which batches of entries could not be settled; they need the catalog."""
@@ -165,7 +165,7 @@ def settle_dead_runs(
     return failures
 
 
-def _correct(connection: Connection, run: RunId) -> None:
+def _correct(connection: Connection, run: ReconcileRunId) -> None:
     """Corrects what a run has done that was closed as dead before its files were checked."""
     found = reconcile_runs.get(connection, run)
     done = done_so_far(connection, found) if found.aborted is AbortReason.DIED else found.outcome.done
@@ -181,7 +181,7 @@ def _record_late(
         (Event.FILES_QUARANTINED, SweptState.BEGUN, SweptState.HELD),
         (Event.FILES_PURGED, SweptState.PURGING, SweptState.PURGED),
     ):
-        by_run: dict[RunId, list[Swept]] = {}
+        by_run: dict[ReconcileRunId, list[Swept]] = {}
         for file in found.get(now, ()):
             if file.state is was:
                 by_run.setdefault(file.run, []).append(file)
@@ -229,7 +229,7 @@ def record_dropped(
     )
 
 
-def _dropped(connection: Connection, run: RunId) -> int:
+def _dropped(connection: Connection, run: ReconcileRunId) -> int:
     return sum(batch.dropped or 0 for batch in dropped_entries.of_run(connection, run))
 
 

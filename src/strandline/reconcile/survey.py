@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 from strandline.core.errors import StorageError, StrandlineError, TableUnfit, UsageError
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.text.wording import plural
+from strandline.iceberg.lake_tables import CatalogAccess
 from strandline.iceberg.metadata.metadata_peek import CatalogRow, read_rows
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile.compare.compared import CompareContext, FindFile, Survey, compared
@@ -47,7 +48,7 @@ from strandline.storage.s3_listing import ListedBucket
 
 
 @dataclass(slots=True)
-class Known:
+class KnownFolders:
     """What belongs to somebody, before storage is listed."""
 
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # keys of each table's folders
@@ -84,16 +85,16 @@ class LakeSurveyor:
     def __init__(
         self,
         config: LakeConfig,
-        catalog: Callable[[], PyIcebergCatalog],
+        tables: CatalogAccess,
         find_file: FindFile,
         *,
         inventory_file: Path | None = None,
         memory: Path | None = None,
     ) -> None:
-        """`catalog` raises StorageError if it cannot be opened. `memory`: a folder for manifests, for reports only."""
+        """`memory`: a folder for manifests, for reports only."""
         self.config = config
         self._settings = config.settings.reconcile
-        self._open = catalog
+        self._tables = tables
         self.find_file = find_file
         self.inventory_file = inventory_file
         self._memory = None if memory is None else str(memory)
@@ -101,7 +102,7 @@ class LakeSurveyor:
 
     @property
     def catalog(self) -> PyIcebergCatalog:
-        return self._open()
+        return self._tables.catalog
 
     def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         with older_objects_passed_over():
@@ -147,8 +148,8 @@ class LakeSurveyor:
         reading = ManifestReading(pool, timeout_seconds=seconds, check=check, memory=self._memory, on_found=on_found)
         return ReferenceReader(self.catalog, reading, references_max=s.references_max)
 
-    def known(self) -> Known:
-        known = Known()
+    def known(self) -> KnownFolders:
+        known = KnownFolders()
         for name in self.catalog.table_names():
             try:
                 table = self.catalog.load(name)
@@ -187,21 +188,21 @@ class LakeSurveyor:
         found += [os.path.dirname(f) for f in folders if os.path.basename(f) == Room.METADATA]
         return tuple(dict.fromkeys(found))
 
-    def _list(self, known: Known, pool: Pool, watch: Watch) -> Listing:
+    def _list(self, known: KnownFolders, pool: Pool, watch: Watch) -> Listing:
         if self.inventory_file is not None:
             return read_inventory(self.inventory_file, self.warehouse)
-        beside = self.plan_listing(known, pool, watch)
+        planned = self.plan_listing(known, pool, watch)
         seconds, check, on_found = self._settings.prefix_timeout_seconds, watch.check, watch.advance
         if self.bucket is not None:
-            listing = list_prefixes(self.bucket, beside.roots, timeout_seconds=seconds, check=check, on_found=on_found)
+            listing = list_prefixes(self.bucket, planned.roots, timeout_seconds=seconds, check=check, on_found=on_found)
         else:
-            listing = list_local(beside.roots, timeout_seconds=seconds, pool=pool, check=check, on_found=on_found)
-        listing.folders |= beside.folders
-        listing.links += beside.links
-        listing.failures += beside.failures
+            listing = list_local(planned.roots, timeout_seconds=seconds, pool=pool, check=check, on_found=on_found)
+        listing.folders |= planned.folders
+        listing.links += planned.links
+        listing.failures += planned.failures
         return listing
 
-    def plan_listing(self, known: Known, pool: Pool, watch: Watch) -> Listing:
+    def plan_listing(self, known: KnownFolders, pool: Pool, watch: Watch) -> Listing:
         """The roots are to be listed: the folders of tables, folders that nobody owns, and the spool. The files are
         those that were found beside them while they were searched for."""
         folders = known.folders
@@ -210,22 +211,22 @@ class LakeSurveyor:
         aliases = same_folders(found.unknown, [*folders, *known.left_alone])
         unknown = [folder for folder in found.unknown if folder not in aliases]
         roots = outermost([*known.spelled, *unknown, f"{self.warehouse}/{SPOOL_FOLDER}"])
-        below, beside = Roots(roots), Listing(roots)
+        below, planned = Roots(roots), Listing(roots)
         for level in levels.values():
-            beside.folders |= {path: folder for path, folder in level.folders.items() if below.of(path) is None}
-            beside.links += level.links
-            beside.failures += level.failures
+            planned.folders |= {path: folder for path, folder in level.folders.items() if below.of(path) is None}
+            planned.links += level.links
+            planned.failures += level.failures
         for folder, other in aliases.items():
-            beside.fail(folder, f"it is another name of {other}")
+            planned.fail(folder, f"it is another name of {other}")
         if found.is_cut:
-            beside.failures.append(self._cut())
-        return beside
+            planned.failures.append(self._cut())
+        return planned
 
     def _cut(self) -> PrefixFailure:
         most = self._settings.unknown_roots_max
         return PrefixFailure(f"{self.warehouse}/*", f"there are more than {plural(most, 'folder')} that no table owns")
 
-    def unclaimed(self, known: Known) -> Unclaimed:
+    def unclaimed(self, known: KnownFolders) -> Unclaimed:
         return Unclaimed(key(self.warehouse), [*known.folders, *known.left_alone])
 
     def bounded(
@@ -242,7 +243,7 @@ class LakeSurveyor:
         if 0 < most < len(roots):
             failures.append(self._cut())
         as_of_ns = newest_ns - self._settings.grace_seconds * 1_000_000_000
-        return replace(places, unclaimed=unclaimed, looked_into=frozenset(roots[: max(most, 0)]), as_of_ns=as_of_ns)
+        return replace(places, unclaimed=unclaimed, considered=frozenset(roots[: max(most, 0)]), as_of_ns=as_of_ns)
 
     def _discover(self, known: Sequence[str], levels: dict[str, Listing], pool: Pool, watch: Watch) -> Discovery:
         seconds, bucket = self._settings.prefix_timeout_seconds, self.bucket
@@ -255,13 +256,13 @@ class LakeSurveyor:
             levels[folder] = level
             return names
 
-        def held(folders: Sequence[str]) -> Sequence[str]:
+        def non_empty(folders: Sequence[str]) -> Sequence[str]:
             if bucket is not None:
                 return folders  # a bucket has no empty folders
             return holding(folders, pool, timeout_seconds=seconds, check=watch.check)
 
         roots_max, today = self._settings.unknown_roots_max, int(time.time() // 86_400)
-        return discover(self.warehouse, known, children, roots_max=roots_max, holding=held, turn=today)
+        return discover(self.warehouse, known, children, roots_max=roots_max, holding=non_empty, turn=today)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from strandline.core.errors import (
     SweepRunning,
 )
 from strandline.core.records.audit_events import Event
-from strandline.core.records.reconcile_records import AbortReason, Asked, ReconcileRun, RunId, SweptState
+from strandline.core.records.reconcile_records import AbortReason, Asked, ReconcileRun, ReconcileRunId, SweptState
 from strandline.core.text.wording import plural
 from strandline.jobs.store_end import NOBODY_WAITS, store_end
 from strandline.ledger import audit
@@ -42,14 +42,12 @@ from strandline.reconcile.paths import Roots, key
 from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_quarantined
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_counters import RunCounters
-from strandline.reconcile.run_watch import CANCELLED, Aborted, OnProgress, RunWatch, under_lease
+from strandline.reconcile.run_listener import RunListener
+from strandline.reconcile.run_watch import CANCELLED, Aborted, RunWatch, under_lease
 from strandline.reconcile.settle import close_dead_run, settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
 
 log = logging.getLogger(__name__)
-
-OnFinding = Callable[[Finding], None]
-OnBegun = Callable[[RunId], None]
 
 
 def sweep(
@@ -57,29 +55,25 @@ def sweep(
     asked: Asked,
     *,
     is_due: Callable[[], bool] = lambda: True,
-    prepare: Callable[[], None] = lambda: None,
     cancelled: threading.Event | None = None,
-    on_progress: OnProgress | None = None,
-    on_finding: OnFinding | None = None,
-    on_begun: OnBegun = lambda run: None,
+    listener: RunListener | None = None,
 ) -> ReconcileRun:
     """Does one run, and returns its record. An abort is an outcome, not an error. Raises SweepRunning, also if it is
-    not due any more once it has the lease. `on_begun` gets the run's id as soon as it is on record: before `prepare`,
-    and before it settles what a dead run left."""
-    seconds_max = context.settings.run_seconds_max
-    with under_lease(context, run_seconds_max=seconds_max, cancelled=cancelled, on_progress=on_progress) as watch:
+    not due any more once it has the lease."""
+    listener, seconds_max = listener or RunListener(), context.settings.run_seconds_max
+    with under_lease(context, run_seconds_max=seconds_max, cancelled=cancelled, listener=listener) as watch:
         if not is_due():
             raise SweepRunning(
                 "another run of the reconciler did meanwhile what was due", hint="`strandline reconcile runs` shows it."
             )
         run = _begin(context, asked, watch)
         failpoints.hit("reconcile.after_start")
-        on_begun(run)
-        _Sweep(context, run, asked, watch).run(prepare, on_finding)
+        listener.begun(run)
+        _Sweep(context, run, asked, watch, listener).run()
     return context.ledger.query(reconcile_runs.get, run)
 
 
-def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> RunId:
+def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> ReconcileRunId:
     """Puts a run on record, and ends the one before it if that died. Raises LeaseLost."""
     try:
         with context.ledger.write() as connection:
@@ -91,20 +85,23 @@ def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> RunId:
 
 
 class _Sweep:
-    def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch) -> None:
+    def __init__(
+        self, context: SweepContext, run: ReconcileRunId, asked: Asked, watch: RunWatch, listener: RunListener
+    ) -> None:
         self._context = context
         self._settings = context.settings
         self._run = run
         self._activity = Stopwatch(ActivityKind.RUN, "reconcile")
         self._asked = asked
         self._watch = watch
+        self._listener = listener
         self._counters = RunCounters(context.settings)
         self._actor = DriftRemover(context, run, asked, watch, self._counters)
 
-    def run(self, prepare: Callable[[], None], on_finding: OnFinding | None) -> None:
+    def run(self) -> None:
         try:
-            self._settle(prepare)
-            self._work(on_finding)
+            self._settle()
+            self._work()
         except Aborted as e:
             self._end(e.reason, e.why)
         except ReferencesTooMany as e:
@@ -126,16 +123,16 @@ class _Sweep:
             failpoints.hit("reconcile.before_end")
             self._end()
 
-    def _settle(self, prepare: Callable[[], None]) -> None:
+    def _settle(self) -> None:
         """Also for a run that is called off: what became of the run before it is recorded."""
         self._watch.phase(Phase.SETTLE)
         with suppress(CalledOff):
-            prepare()
+            self._context.preparation.for_run(self._asked)
         for what in settle_dead_runs(self._context, self._watch, run=self._run):
             self._counters.fail(what)
         check_not_called_off()
 
-    def _work(self, on_finding: OnFinding | None) -> None:
+    def _work(self) -> None:
         ledger_context = self._context.loader.ledger_context(self._asked)
         self._counters.begin(ledger_context)
         survey = self._context.surveyor.survey(ledger_context, self._watch)
@@ -143,7 +140,7 @@ class _Sweep:
         self._counters.note(vanished=self._vanished(survey))
         quarantined = self._in_quarantine(survey)
         suspects = self._find_suspects(survey, quarantined)
-        self._report(survey, quarantined, suspects, on_finding)
+        self._report(survey, quarantined, suspects)
         is_empty = not (
             ledger_context.seals or survey.references.tables or survey.references.unread or survey.drift.listed
         )
@@ -187,20 +184,17 @@ class _Sweep:
         self._counters.reprotect(suspects.before, Protection.DAMAGED)
         return suspects
 
-    def _report(
-        self, survey: Survey, quarantined: QuarantineLookup, suspects: Suspects, on_finding: OnFinding | None
-    ) -> None:
+    def _report(self, survey: Survey, quarantined: QuarantineLookup, suspects: Suspects) -> None:
         drift = survey.drift
         missing = (replace(f, in_quarantine=True) if f.path in quarantined.files else f for f in drift.missing())
-        if on_finding is None:
+        if not self._listener.wants_findings:
             orphans = drift.first_orphans(self._settings.samples_max)
             self._counters.sample(map(suspects.marked, chain(missing, orphans)))
             return
-        listener = on_finding
 
         def reported() -> Iterator[Finding]:
             for finding in map(suspects.marked, chain(missing, drift.orphans())):
-                listener(finding)
+                self._listener.found(finding)
                 yield finding
 
         self._counters.sample(reported())

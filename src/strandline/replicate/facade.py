@@ -48,10 +48,10 @@ def open_source(leader: str, token: str | None) -> LeaderSource:
     return SharedSource(Path(leader), token=secret)
 
 
-_SourceKey = tuple[str | None, str | None, datetime | None, str | None]
+_LeaderKey = tuple[str | None, str | None, datetime | None, str | None]
 
 
-def _source_key(site: Site) -> _SourceKey:
+def _source_key(site: Site) -> _LeaderKey:
     """Another value when the site follows another leader, follows again after it has led, or gets another token."""
     secret = None if site.leader_token is None else read_secret(site.leader_token)
     return site.leader, site.leader_token, site.changed_at, secret
@@ -67,7 +67,7 @@ class Replication:
         self._witness = witness
         self._parts = parts
         self._notes = PassNotes(ledger)
-        self._source_key: _SourceKey | None = None  # of the source that `follower` has
+        self._source_key: _LeaderKey | None = None  # of the source that `follower` has
 
     @property
     def site(self) -> Site:

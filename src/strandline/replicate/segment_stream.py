@@ -101,7 +101,7 @@ class Readable(Protocol):
     def read(self, size: int) -> bytes: ...
 
 
-class _Read(_Hashed):
+class _ReadBody(_Hashed):
     """A body that Arrow reads from."""
 
     def __init__(self, body: Readable) -> None:
@@ -123,7 +123,7 @@ class SegmentReader:
     good. The schema is verified once the first batch was yielded, or the end was read."""
 
     def __init__(self, body: Readable, *, behind: int = 0, request: bytes = b"") -> None:
-        self._file = _Read(body)
+        self._file = _ReadBody(body)
         self._behind = behind
         self._request = request
         self._reader = self._open()

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
 
 router = APIRouter(tags=["health"])
-KEPT_SECONDS = 1.0  # anybody may ask, and each look locks the witness
-CATALOG_KEPT_SECONDS = 5.0  # it may be another machine's
-LOOK_SECONDS_MAX = 3.0  # monitoring needs an answer, also while the lake gives none
+CHECK_AGE_SECONDS_MAX = 1.0  # anybody may ask, and each check locks the witness
+CATALOG_CHECK_AGE_SECONDS_MAX = 5.0  # it may be another machine's
+CHECK_SECONDS_MAX = 3.0  # monitoring needs an answer, also while the lake gives none
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,56 +33,60 @@ class HealthCheck:
 
 
 class LakeChecks:
-    """One look at each part of the lake for all who ask at about the same time. Used from one event loop only."""
+    """One check of each part of the lake for all requests of about the same time. Used from one event loop only."""
 
     def __init__(self, context: ServeContext, clock: Callable[[], float] = time.monotonic) -> None:
-        def looks(name: str, check: Callable[[Lake], list[HealthCheck]]) -> _CachedCheck:
+        def cached(name: str, check: Callable[[Lake], list[HealthCheck]]) -> _CachedCheck:
             return _CachedCheck(name, lambda: context.in_check_thread(lambda: check(context.lake)), clock)
 
-        self._ledger = looks("ledger", check_ledger)
-        self._witness = looks("witness", check_witness)
-        self._catalog = looks("catalog", check_catalog)
+        self._ledger = cached("ledger", check_ledger)
+        self._witness = cached("witness", check_witness)
+        self._catalog = cached("catalog", check_catalog)
 
     async def newest(self) -> list[HealthCheck]:
-        """Within LOOK_SECONDS_MAX, whatever hangs."""
-        of_catalog = KEPT_SECONDS if self._catalog.has_failed else CATALOG_KEPT_SECONDS
+        """Within CHECK_SECONDS_MAX, whatever hangs."""
+        of_catalog = CHECK_AGE_SECONDS_MAX if self._catalog.has_failed else CATALOG_CHECK_AGE_SECONDS_MAX
         ledger, witness, catalog = await asyncio.gather(
-            self._ledger.newest(KEPT_SECONDS), self._witness.newest(KEPT_SECONDS), self._catalog.newest(of_catalog)
+            self._ledger.newest(CHECK_AGE_SECONDS_MAX),
+            self._witness.newest(CHECK_AGE_SECONDS_MAX),
+            self._catalog.newest(of_catalog),
         )
         # Nobody can say whether the witness is right without the ledger.
         return [*ledger, *(witness if all(check.ready for check in ledger) else ()), *catalog]
 
 
 class _CachedCheck:
-    """One look at a time, whose result is kept for a while."""
+    """Runs a check at most once at a time. Requests that come a little later get the same result."""
 
-    def __init__(self, name: str, look: Callable[[], Awaitable[list[HealthCheck]]], clock: Callable[[], float]) -> None:
-        self._name, self._look, self._clock = name, look, clock
-        self._looking: asyncio.Task[list[HealthCheck]] | None = None
+    def __init__(
+        self, name: str, check: Callable[[], Awaitable[list[HealthCheck]]], clock: Callable[[], float]
+    ) -> None:
+        self._name, self._check, self._clock = name, check, clock
+        self._task: asyncio.Task[list[HealthCheck]] | None = None
         self._began_at = self._ended_at = float("-inf")
 
     @property
     def has_failed(self) -> bool:
-        looked = self._looking
-        if looked is None or not looked.done():
+        last = self._task
+        if last is None or not last.done():
             return False
-        return looked.exception() is not None or not all(check.ready for check in looked.result())
+        return last.exception() is not None or not all(check.ready for check in last.result())
 
-    async def newest(self, kept_seconds: float) -> list[HealthCheck]:
-        looking = self._looking
-        if looking is None or (looking.done() and self._clock() - self._ended_at > kept_seconds):
+    async def newest(self, age_seconds_max: float) -> list[HealthCheck]:
+        task = self._task
+        if task is None or (task.done() and self._clock() - self._ended_at > age_seconds_max):
             self._began_at = self._clock()
-            looking = self._looking = asyncio.create_task(self._timed())
+            task = self._task = asyncio.create_task(self._timed())
         # A check that hangs continues alone: the next request waits for the same one.
-        await asyncio.wait({looking}, timeout=max(0.0, LOOK_SECONDS_MAX - (self._clock() - self._began_at)))
-        if looking.done():
-            return looking.result()
+        await asyncio.wait({task}, timeout=max(0.0, CHECK_SECONDS_MAX - (self._clock() - self._began_at)))
+        if task.done():
+            return task.result()
         silent = f"the {self._name} has not answered for {self._clock() - self._began_at:.0f} s"
         return [HealthCheck(self._name, False, silent)]
 
     async def _timed(self) -> list[HealthCheck]:
         try:
-            return await self._look()
+            return await self._check()
         finally:
             self._ended_at = self._clock()
 

@@ -54,6 +54,8 @@ LAKE_STATUS = also(
 )
 DATASET = without(of_value(Dataset), "id")
 DATASET_IN_FULL = also(DATASET, columns=list_of(OPEN), problem=or_null(TEXT))
+DATASET_ALTERED = also(DATASET_IN_FULL, changes=list_of(TEXT), dry_run=FLAG)
+DATASET_DROPPED = fields(dropped=TEXT, dry_run=FLAG, allocated=or_null(NUMBER))
 BLOCK = fields(
     lo=NUMBER,
     hi=NUMBER,
@@ -96,6 +98,7 @@ SINK_REMOVED = fields(
     quarantined_rows=COUNT,
 )
 CONSUMER = of_value(ConsumerStatus)
+CONSUMER_REMOVED = fields(removed=TEXT, dataset=TEXT, dry_run=FLAG, lag_rows=COUNT)
 FOLLOWED_SHARD = of_value(FollowedStatus)
 FOLLOWER_SHARD = of_value(FollowerStatus)
 _ARBITER = also(of_value(ArbiterStatus), record=or_null(without(of_value(LeaderRecord), *NOT_SHOWN_OF_RECORD)))
@@ -109,6 +112,7 @@ REPLICATION = also(
 )
 FOLLOWER = also(without(of_value(RegisteredFollower), "id", "token"), datasets=or_null(list_of(TEXT)))
 FOLLOWER_WITH_SHARDS = also(FOLLOWER, **first_of("shards", FOLLOWER_SHARD, "GET …/replication/followers/{name}/shards"))
+FOLLOWER_REMOVED = fields(removed=TEXT, dry_run=FLAG, lag_rows=or_null(COUNT), holds_retention_of=list_of(TEXT))
 QUARANTINED_ROW = fields(
     sink=TEXT,
     number=NUMBER,
@@ -148,5 +152,6 @@ _RUN_FOR_LIMITED = fields(
 )
 RECONCILIATION = also(of_value(Reconciliation), last_run={"anyOf": [RECONCILE_RUN, _RUN_FOR_LIMITED, {"type": "null"}]})
 TOKEN = without(of_value(Token), "id", "owner")
+TOKEN_REVOKED = fields(name=TEXT, revoked=FLAG)
 AUDIT_EVENT = also(without(of_value(AuditEvent), "actor", "detail"), detail=OPEN, **_WHO)
 TASK = also(without(of_value(Task), "id", "lease_until", "actor"), task=NUMBER, attention=or_null(TEXT), **_WHO)

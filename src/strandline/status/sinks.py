@@ -90,11 +90,11 @@ def read_sinks(
     if not chosen:
         return ()
     known = datasets.list_datasets(connection) if given is None else given
-    delivery = _Delivery(connection, known, None if only is None else chosen[0], moment)
+    delivery = _DeliveryRecords(connection, known, None if only is None else chosen[0], moment)
     return tuple(status for s in chosen for status in _SinkFacts(delivery, s, lake, moment).statuses())
 
 
-class _Delivery(BySink):
+class _DeliveryRecords(BySink):
     """The ledger's records of all chosen sinks and their lanes."""
 
     def __init__(self, connection: Connection, known: Sequence[Dataset], one: SinkRecord | None, now: datetime) -> None:
@@ -110,7 +110,7 @@ class _Delivery(BySink):
 class _SinkFacts(WholeSink):
     """A sink with its partitions."""
 
-    def __init__(self, found: _Delivery, sink: SinkRecord, lake: str, now: datetime) -> None:
+    def __init__(self, found: _DeliveryRecords, sink: SinkRecord, lake: str, now: datetime) -> None:
         self.lanes = found.lanes.get(sink.id, [])
         promised = sum(u.rows_left for one in self.lanes if (u := found.under_way.get(one.id)) is not None)
         quarantined = sum(found.quarantined.get(one.id, 0) for one in self.lanes)

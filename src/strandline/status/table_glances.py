@@ -35,8 +35,8 @@ class NoGlance(Enum):
 
 
 Glance = TableGlance | StrandlineError | NoGlance
-Known = Mapping[str, TableGlance]  # by metadata file
-Found = Mapping[str, Glance]  # by dataset
+GlancesByFile = Mapping[str, TableGlance]  # by metadata file
+GlancesByDataset = Mapping[str, Glance]  # by dataset
 
 
 class TableGlances:
@@ -49,7 +49,7 @@ class TableGlances:
         self._problems: dict[str, tuple[Memory, str | None]] = {}
         self._silent: tuple[float, StrandlineError] | None = None  # when the catalog hung, and what that raised
 
-    def read(self, names: Sequence[str]) -> Found:
+    def read(self, names: Sequence[str]) -> GlancesByDataset:
         """An error is of one table; one of the whole catalog is that of every table."""
         with self._lock:
             known = self._by_location
@@ -63,7 +63,7 @@ class TableGlances:
             self._problems = {at: p for at, p in self._problems.items() if at in self._by_location}
         return found
 
-    def _local(self, names: Sequence[str], known: Known) -> Iterator[tuple[str, Glance]]:
+    def _local(self, names: Sequence[str], known: GlancesByFile) -> Iterator[tuple[str, Glance]]:
         if names and not (file := self._config.path(self._config.settings.catalog.path)).is_file():
             raise StorageError(f"there is no catalog at {file}", hint="Restore the file.")
         locations = read_locations(self._config)
@@ -89,7 +89,7 @@ class TableGlances:
         except StrandlineError as e:
             return e
 
-    def _remote(self, names: Sequence[str], known: Known) -> Iterator[tuple[str, Glance]]:
+    def _remote(self, names: Sequence[str], known: GlancesByFile) -> Iterator[tuple[str, Glance]]:
         """Slower: the catalog or the metadata is remote, so PyIceberg must be loaded."""
         if not names:
             return

@@ -32,7 +32,7 @@ _BUSY = 429
 _BROKEN = 500
 
 Check = Callable[[], None]
-Found = tuple[str, int, int]  # key, size, and time in nanoseconds: 0 if unknown
+ListedObject = tuple[str, int, int]  # key, size, and time in nanoseconds: 0 if unknown
 
 
 class PagesEnd(Exception):
@@ -68,7 +68,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    objects: list[Found]
+    objects: list[ListedObject]
     folders: list[str]  # keys that end with a slash; only if one level was listed
     has_more: bool
     token: str | None
@@ -152,7 +152,7 @@ class ListedBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class _Connection:
+class _ListingConnection:
     bucket: str
     signing: Any
     sending: httpx.Client
@@ -174,7 +174,7 @@ class _Connection:
 
 
 @lru_cache(maxsize=4)
-def _connected(bucket: ListedBucket) -> _Connection:
+def _connected(bucket: ListedBucket) -> _ListingConnection:
     import ssl
 
     import botocore.session
@@ -188,7 +188,9 @@ def _connected(bucket: ListedBucket) -> _Connection:
     )
     authorities = botocore.session.get_session().get_config_variable("ca_bundle")
     trusted = ssl.create_default_context(cafile=authorities) if authorities else True
-    return _Connection(bucket.name, signing, httpx.Client(verify=trusted, limits=httpx.Limits(max_connections=None)))
+    return _ListingConnection(
+        bucket.name, signing, httpx.Client(verify=trusted, limits=httpx.Limits(max_connections=None))
+    )
 
 
 def _parsed(answer: ET.Element) -> Page:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from strandline.apply.steps import Permission, Plan, Step, Wish
+from strandline.apply.steps import ApplyStep, Permission, Plan, Wish
 from strandline.cli.command import Call, command
 from strandline.cli.render import apply as render_apply
 from strandline.core.documents import error_document
@@ -87,9 +87,9 @@ def _refuse(call: Call, plan: Plan) -> None:
 
 
 def _apply(call: Call, declared: Declaration, wish: Wish, plan: Plan) -> None:
-    done: list[Step] = []
+    done: list[ApplyStep] = []
 
-    def on_done(step: Step) -> None:
+    def on_done(step: ApplyStep) -> None:
         done.append(step)
         if not call.as_json:
             call.show({}, render_apply.done(step))

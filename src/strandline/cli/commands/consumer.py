@@ -14,6 +14,7 @@ from strandline.core.documents import fields_of
 from strandline.core.errors import NoSuchConsumer, UsageError
 from strandline.core.text.wording import plural
 from strandline.iceberg.metadata.identifier import full_name
+from strandline.status.documents import change_documents
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="consumer", help="See and remove readers that have a name, for which retention keeps rows.")
 
 ConsumerArgument = Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name.")]
-DatasetOption = typer.Option(None, "--dataset", metavar="NAME", help="Its dataset, if it reads several.")
+ConsumerDatasetOption = typer.Option(None, "--dataset", metavar="NAME", help="Its dataset, if it reads several.")
 
 
 @command(app, "list")
@@ -33,14 +34,14 @@ def list_(call: Call) -> None:
 
 
 @command(app)
-def show(call: Call, name: ConsumerArgument, dataset: str | None = DatasetOption) -> None:
+def show(call: Call, name: ConsumerArgument, dataset: str | None = ConsumerDatasetOption) -> None:
     """One consumer, in each dataset that it reads. Starts no JVM."""
     found = _found(call, name, dataset)
     call.show({"consumers": [fields_of(c) for c in found]}, render_consumers.consumer_list(found))
 
 
 @command(app, asks=True)
-def remove(call: Call, name: ConsumerArgument, dataset: str | None = DatasetOption) -> None:
+def remove(call: Call, name: ConsumerArgument, dataset: str | None = ConsumerDatasetOption) -> None:
     """Remove a consumer: retention no longer keeps rows for it.
 
     A query that still reads under its name stops with an error. Started again, it is known again.
@@ -55,7 +56,8 @@ def remove(call: Call, name: ConsumerArgument, dataset: str | None = DatasetOpti
         f"Remove consumer {name} of {one.dataset}? Retention no longer keeps rows for it.", refusal=f"{name} stays"
     )
     call.lake.consumers.remove(call.lake.dataset(one.dataset), name)
-    call.show({"removed": name, "dataset": one.dataset}, done(f"Consumer {name} of {one.dataset} is removed"))
+    document = change_documents.removed_consumer(one, dry_run=False)
+    call.show(document, done(f"Consumer {name} of {one.dataset} is removed"))
 
 
 def _load(lake: Lake) -> Sequence[ConsumerStatus]:

@@ -15,7 +15,7 @@ from strandline.cli.render.elements import done
 from strandline.core.errors import UsageError
 from strandline.core.sites.replication import SHARDS_MAX
 from strandline.core.types import History
-from strandline.status.documents import lake_documents
+from strandline.status.documents import change_documents, lake_documents
 
 if TYPE_CHECKING:
     from strandline.iceberg.schema.alteration import Alteration
@@ -52,7 +52,7 @@ def create(
         metavar="N",
         min=1,
         max=SHARDS_MAX,
-        help="Spread batches over so many shards, which followers apply in parallel.",
+        help="Spread batches over N shards, which followers apply in parallel.",
     ),
 ) -> None:
     """Create a dataset: a new Iceberg table that rows enter through Strandline."""
@@ -154,10 +154,10 @@ def alter(
 ) -> None:
     """Change columns in one commit, without rewriting files. a.b is the field b of a."""
     changes = _alterations(add or [], widen or [], rename or [], drop or [])
-    call.lake.alter_dataset(name, changes)
-    full = call.lake.dataset(name).name
-    said = render_lake.alterations(changes)
-    call.show({"name": full, "changes": said}, render_lake.altered(full, said))
+    found = call.lake.dataset(name)
+    table = call.lake.alter_dataset(name, changes)
+    document = change_documents.altered_dataset(found, table, changes, dry_run=False)
+    call.show(document, render_lake.altered(found.name, changes))
 
 
 def _alterations(add: list[str], widen: list[str], rename: list[str], drop: list[str]) -> list[Alteration]:
@@ -188,10 +188,12 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
 @command(app, asks=True)
 def drop(call: Call, name: NameArgument) -> None:
     """Remove a dataset from catalog and ledger. Its files stay, and its sequence numbers are never used again."""
-    target = call.lake.dataset(name).name
-    call.confirm(f"Drop {target} from catalog and ledger?", refusal=f"{target} is not dropped")
+    target = call.lake.dataset(name)
+    call.confirm(f"Drop {target.name} from catalog and ledger?", refusal=f"{target.name} is not dropped")
+    allocated = call.lake.allocated(target)
     call.lake.drop_dataset(name)
-    call.show({"dropped": target}, done(f"{target} is dropped; its files are still in the warehouse"))
+    document = change_documents.dropped_dataset(target, allocated, dry_run=False)
+    call.show(document, done(f"{target.name} is dropped; its files are still in the warehouse"))
 
 
 @command(app, asks=True)

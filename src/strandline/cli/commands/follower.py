@@ -13,10 +13,12 @@ from strandline.cli.render.elements import done
 from strandline.core.errors import UsageError
 from strandline.core.sites.replication import OnLag
 from strandline.core.text import duration
+from strandline.status.documents import change_documents
 from strandline.status.documents import replication_documents as documents
 
 if TYPE_CHECKING:
     from strandline.ledger.replicate.followers import RegisteredFollower
+    from strandline.status.followers import FollowerStatus
 
 app = typer.Typer(name="follower", help="Manage the sites that follow this lake (run it at the leader).")
 
@@ -62,10 +64,8 @@ def list_(call: Call) -> None:
 @command(app)
 def show(call: Call, name: FollowerArgument) -> None:
     """One follower: what it follows, and its progress in each shard. Starts no JVM."""
-    from strandline.status.followers import load_followers
-
     record = call.lake.followers.get(name)
-    found = [s for s in load_followers(call.lake.ledger) if s.name == record.name]
+    found = _shards(call, record)
     document = documents.follower_in_full(record, _names(call), found)
     call.show(document, *render_followers.detail(record, _follows(call, record), found))
 
@@ -73,13 +73,20 @@ def show(call: Call, name: FollowerArgument) -> None:
 @command(app, asks=True)
 def remove(call: Call, name: FollowerArgument) -> None:
     """Remove a follower: retention and sinks no longer wait for it, and its token is revoked. Its own data stays."""
-    call.lake.followers.get(name)
+    shards = _shards(call, call.lake.followers.get(name))
     call.confirm(
         f"Remove follower {name}? Retention no longer keeps rows for it, and it can fetch no more.",
         refusal=f"{name} stays",
     )
     call.lake.followers.remove(name)
-    call.show({"removed": name}, done(f"Follower {name} is removed"))
+    document = change_documents.removed_follower(name, shards, dry_run=False)
+    call.show(document, done(f"Follower {name} is removed"))
+
+
+def _shards(call: Call, record: RegisteredFollower) -> list[FollowerStatus]:
+    from strandline.status.followers import load_followers
+
+    return [s for s in load_followers(call.lake.ledger) if s.name == record.name]
 
 
 def _names(call: Call) -> dict[str, str]:

@@ -87,7 +87,7 @@ def expire(
         metavar="5d", help="Remove snapshots that are older.", show_default="settings"
     ),
     keep_min: int | None = typer.Option(
-        None, metavar="N", min=1, help="Keep at least so many snapshots.", show_default="settings"
+        None, metavar="N", min=1, help="Keep at least N snapshots.", show_default="settings"
     ),
     dry_run: DryRunOption = False,
 ) -> None:
@@ -138,25 +138,25 @@ def runs(
         None, metavar="DATASET", help="Only of this dataset.", show_default="all datasets"
     ),
     kind: MaintenanceKind | None = typer.Option(None, help="Only of this kind.", show_default="all"),
-    limit: int = typer.Option(20, metavar="N", min=1, help="Show at most so many."),
+    limit: int = typer.Option(20, metavar="N", min=1, help="Show at most N runs."),
 ) -> None:
     """The latest runs, newest first: when, begun by whom, and with which outcome."""
     found = call.lake.maintenance.runs(dataset, kind, runs_max=limit)
     call.show({"runs": [lake_documents.maintenance_run(r) for r in found]}, maintain.runs(found))
 
 
-RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="Its number, from `maintenance runs`.")]
+MaintenanceRunArgument = Annotated[int, typer.Argument(metavar="RUN", help="Its number, from `maintenance runs`.")]
 
 
 @command(history)
-def show(call: Call, run: RunArgument) -> None:
+def show(call: Call, run: MaintenanceRunArgument) -> None:
     """One run, with all that it recorded."""
     found = call.lake.maintenance.get(run)
     call.show(lake_documents.maintenance_run(found), *maintain.shown(found))
 
 
 @command(history)
-def cancel(call: Call, run: RunArgument) -> None:
+def cancel(call: Call, run: MaintenanceRunArgument) -> None:
     """Call a run off, whichever process does it. It ends before its next durable step; what it has committed stays."""
     found = call.lake.maintenance.cancel(run)
     call.show(lake_documents.maintenance_run(found), *maintain.shown(found))

@@ -36,17 +36,17 @@ def migrate(
     abort: bool = typer.Option(
         False,
         "--abort",
-        help="Call an interrupted move off: the lake goes on where it was. Not behind its commit point.",
+        help="Call an interrupted move off: the lake stays where it was. Not possible after the commit point.",
     ),
 ) -> None:
     """Migrate an older ledger to this version of the program, and keep a copy. Every command does so when it opens an
-    older ledger. With --to: move the lake to another place. Nobody can write meanwhile. Run an interrupted move again:
-    it goes on."""
+    older ledger. With --to: move the lake to another place. Nobody can write meanwhile. To continue an interrupted
+    move, run the command again."""
     from strandline.core.settings.lake_config import find_config
 
     settings = find_config(call.config, os.environ, Path.cwd())
     if abort and (to is not None or dry_run or accept_settings):
-        raise UsageError("--abort stands alone", hint="It needs neither --to nor --dry-run.")
+        raise UsageError("--abort goes with no other option", hint="It needs neither --to nor --dry-run.")
     if (dry_run or accept_settings) and to is None:
         given = "--dry-run" if dry_run else "--accept-settings"
         raise UsageError(f"{given} needs --to", hint="Name the settings file of the new place.")

@@ -14,12 +14,12 @@ from strandline.status.documents import lake_documents
 
 app = typer.Typer(help="Rows that a sink refused for good: list them, send them again, or give them up.")
 
-SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name.")]
+QuarantineSinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name.")]
 NumbersArgument = Annotated[
     list[int] | None,
     typer.Argument(metavar="NUMBER…", help="Only rows with these sequence numbers."),
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Every row that the sink has in quarantine.")]
+AllRowsOption = Annotated[bool, typer.Option("--all", help="Every row that the sink has in quarantine.")]
 
 
 @command(app, "list")
@@ -27,7 +27,7 @@ def list_(
     call: Call,
     sink: str | None = typer.Argument(None, metavar="SINK", help="Only of this sink.", show_default="all"),
     settled_too: bool = typer.Option(False, "--settled", help="Also those that were replayed or discarded since."),
-    limit: int = typer.Option(100, min=0, metavar="N", help="Show the content of so many rows."),
+    limit: int = typer.Option(100, min=0, metavar="N", help="Show the content of N rows."),
 ) -> None:
     """The rows in quarantine: sequence number, reason, when, and the row itself. Starts no JVM."""
     found = call.lake.delivery.quarantined(sink, settled_too=settled_too, contents_max=limit)
@@ -35,7 +35,9 @@ def list_(
 
 
 @command(app)
-def replay(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, everything: AllOption = False) -> None:
+def replay(
+    call: Call, sink: QuarantineSinkArgument, numbers: NumbersArgument = None, everything: AllRowsOption = False
+) -> None:
     """Send quarantined rows again. One that is refused again stays in quarantine. Starts no JVM.
 
     Ends with 1 if not all of them landed.
@@ -48,7 +50,9 @@ def replay(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, ever
 
 
 @command(app, asks=True)
-def discard(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, everything: AllOption = False) -> None:
+def discard(
+    call: Call, sink: QuarantineSinkArgument, numbers: NumbersArgument = None, everything: AllRowsOption = False
+) -> None:
     """Give up quarantined rows: they are not delivered to this sink, and their stored content is removed."""
     wanted = chosen(numbers, "rows", everything=everything)
     call.lake.delivery.get(sink)

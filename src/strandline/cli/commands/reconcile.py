@@ -9,17 +9,20 @@ import typer
 
 from strandline.cli.command import Call, command, with_call
 from strandline.cli.render import reconcile as render_reconcile
-from strandline.cli.render.findings_file import findings_file
+from strandline.cli.render.findings_file import FindingsFile, findings_file
+from strandline.cli.render.progress import OneBar
 from strandline.core.documents import fields_of
 from strandline.core.errors import FailedError, RefusedError, UsageError
 from strandline.core.records.reconcile_records import AbortReason, Asked
+from strandline.reconcile.model import Finding, Phase
+from strandline.reconcile.run_listener import RunListener
 from strandline.status.documents import reconcile_documents
 
 app = typer.Typer(name="reconcile", invoke_without_command=True)
 
 DOUBTFUL_EXIT_CODE = 4  # the run completed, and a person should check its result
 
-RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's number.", min=1)]
+ReconcileRunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's number.", min=1)]
 
 
 def reconcile(
@@ -64,8 +67,7 @@ def reconcile(
             run = lake.reconciler.run(
                 Asked(act, delete, accept_loss),
                 inventory_file=inventory,
-                on_progress=lambda phase, count, total: bar.step(_PHASES[phase.value], count, total),
-                on_finding=None if file is None else file.write,
+                listener=_ShownRun(bar, file),
             )
         if file is not None and not file.finish(run):
             call.note(f"{findings} is not written: the run ended before it had reported everything", "yellow")
@@ -84,6 +86,22 @@ def _question(*, delete: bool, accept_loss: bool) -> str:
     return f"Drop entries of missing files? Files that nothing references are {files}.{loss}"
 
 
+class _ShownRun(RunListener):
+    """Shows the progress of a run, and writes its findings to a file."""
+
+    def __init__(self, bar: OneBar, file: FindingsFile | None) -> None:
+        self._bar = bar
+        self._file = file
+        self.wants_findings = file is not None
+
+    def progressed(self, phase: Phase, done: int, total: int | None) -> None:
+        self._bar.step(_PHASES[phase.value], done, total)
+
+    def found(self, finding: Finding) -> None:
+        if self._file is not None:
+            self._file.write(finding)
+
+
 _PHASES = {
     "settle": "Finishing earlier runs",
     "list": "Listing storage",
@@ -95,14 +113,14 @@ _PHASES = {
 
 
 @command(app)
-def runs(call: Call, limit: int = typer.Option(20, min=1, metavar="N", help="Show at most so many.")) -> None:
+def runs(call: Call, limit: int = typer.Option(20, min=1, metavar="N", help="Show at most N runs.")) -> None:
     """The runs on record, newest first."""
     found = call.lake.reconciler.runs(limit)
     call.show({"runs": [reconcile_documents.reconcile_run(run) for run in found]}, *render_reconcile.runs(found))
 
 
 @command(app)
-def show(call: Call, run: RunArgument) -> None:
+def show(call: Call, run: ReconcileRunArgument) -> None:
     """One run: what it found, what it did, and where the files are that it moved."""
     found, files = call.lake.reconciler.show(run)
     call.show(
@@ -113,7 +131,7 @@ def show(call: Call, run: RunArgument) -> None:
 
 
 @command(app)
-def cancel(call: Call, run: RunArgument) -> None:
+def cancel(call: Call, run: ReconcileRunArgument) -> None:
     """Call off a run, whichever process does it. It ends before its next batch; what it has done stays."""
     found = call.lake.reconciler.cancel(run)
     call.show(reconcile_documents.reconcile_run(found), *render_reconcile.run(found))
@@ -144,7 +162,7 @@ def release(call: Call, file: str = typer.Argument(metavar="FILE", help="The fil
 
 
 @command(app)
-def restore(call: Call, run: RunArgument) -> None:
+def restore(call: Call, run: ReconcileRunArgument) -> None:
     """Bring back every file that a run has moved to quarantine. Never replaces a file. May be repeated.
 
     Ends with 1 if not all of them are back.

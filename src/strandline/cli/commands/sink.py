@@ -13,7 +13,7 @@ from strandline.cli.commands import quarantine
 from strandline.cli.render import sinks as render_sinks
 from strandline.cli.render.elements import done
 from strandline.core.errors import StrandlineError, UsageError
-from strandline.status.documents import lake_documents
+from strandline.status.documents import change_documents, lake_documents
 
 if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
@@ -184,14 +184,17 @@ def recover(
 @command(app, asks=True)
 def remove(call: Call, name: SinkArgument) -> None:
     """Remove a sink. The rows that were delivered stay at the destination."""
+    from strandline.status.sinks import load_sinks
+
     record = call.lake.delivery.get(name)
     call.confirm(
         f"Remove sink {name}? It gets no more rows; those at {record.destination} stay.",
         refusal=f"{name} is not removed",
     )
+    lanes = load_sinks(call.lake.ledger, call.lake.id, name)
+    document = change_documents.removed_sink(record, lanes, call.lake.delivery.open_intents(record), dry_run=False)
     gone = call.lake.delivery.remove(name)
-    said = f"Sink {name} is removed; the rows at {gone.destination} stay"
-    call.show({"removed": name, "destination": gone.destination}, done(said))
+    call.show(document, done(f"Sink {name} is removed; the rows at {gone.destination} stay"))
 
 
 @command(app, ignores_config="Ignored: kinds belong to the program, not to a lake.")

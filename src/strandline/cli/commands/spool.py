@@ -32,8 +32,8 @@ BodiesArgument = Annotated[
     list[int] | None,
     typer.Argument(metavar="BODY…", help="Only these bodies, by the numbers that `list` shows."),
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Every body that was set aside.")]
-DatasetOption = Annotated[
+AllBodiesOption = Annotated[bool, typer.Option("--all", help="Every body that was set aside.")]
+SpoolDatasetOption = Annotated[
     str | None,
     typer.Option(metavar="DATASET", help="With --all: only those of this dataset.", show_default="all"),
 ]
@@ -69,7 +69,7 @@ def list_(
 
 @command(app)
 def replay(
-    call: Call, bodies: BodiesArgument = None, everything: AllOption = False, dataset: DatasetOption = None
+    call: Call, bodies: BodiesArgument = None, everything: AllBodiesOption = False, dataset: SpoolDatasetOption = None
 ) -> None:
     """Ingest bodies again that were set aside, with the next batch of a receiver. One that fails is set aside again."""
     wanted = _chosen(bodies, everything=everything, dataset=dataset)
@@ -82,8 +82,8 @@ def replay(
 def discard(
     call: Call,
     bodies: BodiesArgument = None,
-    everything: AllOption = False,
-    dataset: DatasetOption = None,
+    everything: AllBodiesOption = False,
+    dataset: SpoolDatasetOption = None,
     not_recorded: bool = typer.Option(
         False,
         "--unrecorded",

@@ -36,7 +36,7 @@ def status(call: Call, watching: WatchOption = False) -> None:
 def top(
     call: Call,
     every: float = typer.Option(
-        WATCH_SECONDS, min=0.5, max=3600, metavar="SECONDS", help="Read the status again every so many seconds."
+        WATCH_SECONDS, min=0.5, max=3600, metavar="SECONDS", help="Read the status again at this interval."
     ),
 ) -> None:
     """What is wrong now, the sinks with the largest lag, and rows per second in and out; live, until Ctrl-C. Fits the

@@ -14,7 +14,7 @@ from strandline.cli.render.elements import done, grid
 from strandline.core.roles import Role
 from strandline.core.text import duration
 from strandline.core.text.wording import age, moment
-from strandline.status.documents import lake_documents
+from strandline.status.documents import change_documents, lake_documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def list_(call: Call) -> None:
 def revoke(call: Call, name: TokenArgument) -> None:
     """Revoke a token: it is refused from now on. Rows that were sent with it stay."""
     call.lake.receiver.revoke_token(name)
-    call.show({"name": name, "revoked": True}, done(f"Token {name} is revoked"))
+    call.show(change_documents.revoked_token(name), done(f"Token {name} is revoked"))
 
 
 @command(app)

@@ -45,7 +45,7 @@ def verify(
         call.lake.replication.check_follows()
         with call.spinner("Comparing with the leader") as lake:
             verdicts = lake.replication.verify()
-        call.show(replication_documents.verify_leader(verdicts), *_of_leader(verdicts))
+        call.show(replication_documents.verify_leader(verdicts), *of_leader(verdicts))
         call.exit(0 if all(v.ok for v in verdicts) else FailedError.exit_code)
         return
     if sink is not None:
@@ -60,7 +60,7 @@ def verify(
     call.exit(report.exit_code)
 
 
-def _of_leader(verdicts: Sequence[DatasetVerdict]) -> Iterator[RenderableType]:
+def of_leader(verdicts: Sequence[DatasetVerdict]) -> Iterator[RenderableType]:
     if not verdicts:
         yield nothing("The leader has no datasets, or this site has not followed it yet.")
     for v in verdicts:
@@ -74,6 +74,9 @@ def _of_leader(verdicts: Sequence[DatasetVerdict]) -> Iterator[RenderableType]:
             wrong = f"{plural(v.missing, 'row', 'is')} missing, {v.different:,} different, {v.doubled:,} doubled"
             wrong += f", from {v.first:,} on"
             yield Text.assemble(BAD, " ", (v.dataset, "bold"), f": {wrong}")
+        if v.foreign:
+            wrote = f": another program wrote {plural(v.foreign, 'row')} into this site's table; no reader gets them"
+            yield Text.assemble(DOUBT, " ", (v.dataset, "bold"), wrote)
 
 
 def rendered(report: VerifyReport) -> Iterator[RenderableType]:

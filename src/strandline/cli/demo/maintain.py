@@ -44,7 +44,7 @@ def _ingest_late_rows(demo: Demo) -> None:
         demo.claim(f"{PAUSED} is {rows_text(behind[PAUSED])} behind", behind == {"archive": 0, PAUSED: LATE_ROWS})
 
 
-def _told(demo: Demo, run: MaintenanceRun) -> None:
+def _show_run(demo: Demo, run: MaintenanceRun) -> None:
     for line in maintain.render_run(run):
         demo.show(line)
 
@@ -54,7 +54,7 @@ def _compact(demo: Demo) -> None:
         demo.say("Writing small files anew")
         before = rows_in_lake(demo)
         done = demo.lake.maintenance.compact(DATASET)
-        _told(demo, done.run)
+        _show_run(demo, done.run)
         demo.claim(
             f"{plural(done.result.files_before, 'file')} became {done.result.files_after:,}, with the same "
             f"{rows_text(before)}",
@@ -67,7 +67,7 @@ def _retain(demo: Demo) -> None:
         demo.say("Deleting old rows")
         before = rows_in_lake(demo) or 0
         done = demo.lake.maintenance.retain(DATASET, older_than=utc_now() - BOUND, column="at")
-        _told(demo, done.run)
+        _show_run(demo, done.run)
         held = {s.name: s.held_rows for s in demo.lake.status().sinks}
         demo.claim(
             f"{OLD_ROWS:,} rows that every sink has are gone, {LATE_ROWS} that one lacks are held for it",
@@ -81,7 +81,7 @@ def _expire(demo: Demo) -> None:
         demo.say("Expiring snapshots")
         before = rows_in_lake(demo)
         done = demo.lake.maintenance.expire(DATASET, older_than=timedelta(0), keep_min=1)
-        _told(demo, done.run)
+        _show_run(demo, done.run)
         left = done.result.snapshots_before - done.result.snapshots_expired
         demo.claim(
             f"{plural(done.result.snapshots_expired, 'snapshot', 'is')} gone, {left} is left, and every row is there",
@@ -103,7 +103,7 @@ def go_on_after_maintenance(demo: Demo) -> None:
         demo.say("Deleting old rows")
         before = rows_in_lake(demo) or 0
         again = demo.lake.maintenance.retain(DATASET, older_than=utc_now() - BOUND, column="at")
-        _told(demo, again.run)
+        _show_run(demo, again.run)
         demo.claim(
             f"now that every sink has them, the {LATE_ROWS} late rows are gone, too",
             again.result.deleted_rows == LATE_ROWS == before - (rows_in_lake(demo) or 0) and not again.result.held,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.apply.steps import Plan, Step, StepAction
+from strandline.apply.steps import ApplyStep, Plan, StepAction
 from strandline.cli.render import elements
 from strandline.core.text.masking import masked
 from strandline.core.text.wording import plural
@@ -30,13 +30,13 @@ def plan(found: Plan) -> Iterator[RenderableType]:
         yield elements.done(f"Nothing to change: {plural(found.unchanged, 'thing', 'is')} as declared")
 
 
-def _headline(step: Step) -> Text:
+def _headline(step: ApplyStep) -> Text:
     sign, style = _SIGNS[step.action]
     less = " (columns)" if step.what == "dataset" and step.action is StepAction.REMOVE and step.details else ""
     return Text.assemble((sign, style), " ", (f"{step.what} {step.name}", "bold"), less)
 
 
-def done(step: Step) -> RenderableType:
+def done(step: ApplyStep) -> RenderableType:
     what = _DONE[step.action]
     if step.what == "dataset" and step.action is StepAction.REMOVE:
         what = "is changed" if step.details else "is dropped"

@@ -146,26 +146,10 @@ def adopted(name: str, found: NumberedRows) -> RenderableType:
     return done(f"{name}: {plural(found.rows, 'row')} numbered in {plural(found.steps, 'step')}")
 
 
-def alterations(changes: Sequence[Alteration]) -> list[str]:
-    from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
-    from strandline.iceberg.schema.columns import type_text
+def altered(name: str, changes: Sequence[Alteration]) -> RenderableType:
+    from strandline.iceberg.schema.alteration import alteration_text
 
-    def said(change: Alteration) -> str:
-        match change:
-            case AddColumn(name, kind):
-                return f"add {name}: {type_text(kind)}"
-            case WidenColumn(name, kind):
-                return f"widen {name} to {type_text(kind)}"
-            case RenameColumn(name, new):
-                return f"rename {name} to {new}"
-            case DropColumn(name):
-                return f"drop {name}"
-
-    return list(map(said, changes))
-
-
-def altered(name: str, said: Sequence[str]) -> RenderableType:
-    return Group(done(f"{name} is changed"), *(Text(f"  {line}") for line in said))
+    return Group(done(f"{name} is changed"), *(Text(f"  {alteration_text(change)}") for change in changes))
 
 
 def migrated(found: Migrated | None, version: str) -> RenderableType:

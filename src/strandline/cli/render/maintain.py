@@ -26,7 +26,7 @@ _OUTCOMES = {
     MaintenanceOutcome.FAILED: "bold red",
     MaintenanceOutcome.DIED: "bold red",
 }
-Result = Mapping[str, Any]
+ResultDocument = Mapping[str, Any]
 
 
 def render_run(run: MaintenanceRun) -> Iterator[RenderableType]:
@@ -39,7 +39,7 @@ def render_run(run: MaintenanceRun) -> Iterator[RenderableType]:
     yield Text(f"  run {run.id}{length}{note}", "dim")
 
 
-def _compacted(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
+def _compacted(run: MaintenanceRun, r: ResultDocument) -> Iterator[RenderableType]:
     if r["files_rewritten"]:
         verb = "would become" if run.dry_run else "became"
         yield done(
@@ -67,7 +67,7 @@ def _again(left: int) -> str:
     return "was repeated" if not left else f"{plural(left, 'file', 'is')} left for the next run"
 
 
-def _expired(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
+def _expired(run: MaintenanceRun, r: ResultDocument) -> Iterator[RenderableType]:
     gone, kept = r["snapshots_expired"], r["snapshots_before"] - r["snapshots_expired"]
     stays = f"{kept:,} {agreeing(kept, 'stays')}"
     if gone:
@@ -94,7 +94,7 @@ def _held(rows: int, sink: str) -> str:
     )
 
 
-def _retained(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
+def _retained(run: MaintenanceRun, r: ResultDocument) -> Iterator[RenderableType]:
     of = "of" if r["column"] is None else f"with {r['column']}"
     before = f"{of} before {moment(datetime.fromisoformat(r['cutoff']))}"
     if r["deleted_rows"]:
@@ -113,14 +113,14 @@ def _retained(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
         yield Text(f"  the floor is at {r['floor']:,}: a new sink begins above it", "dim")
 
 
-def _numbered(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
+def _numbered(run: MaintenanceRun, r: ResultDocument) -> Iterator[RenderableType]:
     if not r["rows"]:
         yield nothing(f"{run.dataset}: every row has its sequence number")
         return
     yield done(f"{run.dataset}: {plural(r['rows'], 'row')} got a sequence number")
 
 
-def _purged(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
+def _purged(run: MaintenanceRun, r: ResultDocument) -> Iterator[RenderableType]:
     if r["deleted_rows"]:
         verb = "would be deleted" if run.dry_run else "is deleted" if r["deleted_rows"] == 1 else "are deleted"
         yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
@@ -148,7 +148,7 @@ def _purged(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
         yield Text("  run it again, until nothing is left", "bold yellow")
 
 
-def _holders(r: Result) -> Iterator[str]:
+def _holders(r: ResultDocument) -> Iterator[str]:
     """Sinks that have such rows, or may have: their owners have to delete them."""
     for at in r["holding"]:
         them = "it" if at["rows"] == 1 else "them"
@@ -162,7 +162,7 @@ def _holders(r: Result) -> Iterator[str]:
         yield f"an earlier run did not finish; rows that it deleted may be at {named}, too"
 
 
-def _named(at: Result) -> str:
+def _named(at: ResultDocument) -> str:
     what = [
         *([f"generation {at['generation']}, before it was reset"] if at["older"] else []),
         *(["removed since"] if at["removed"] else []),
@@ -170,11 +170,11 @@ def _named(at: Result) -> str:
     return f"{at['sink']} ({', '.join(what)})" if what else str(at["sink"])
 
 
-def _same(at: Result, other: Result) -> bool:
+def _same(at: ResultDocument, other: ResultDocument) -> bool:
     return all(at[key] == other[key] for key in ("sink", "destination", "generation", "removed"))
 
 
-def _not_reached(run: MaintenanceRun, r: Result) -> Iterator[str]:
+def _not_reached(run: MaintenanceRun, r: ResultDocument) -> Iterator[str]:
     """What the purge did not reach, and a person has to check."""
     if r["quarantined_not_judged"]:
         rows = plural(r["quarantined_not_judged"], "quarantined row")
@@ -194,7 +194,7 @@ def _not_reached(run: MaintenanceRun, r: Result) -> Iterator[str]:
         yield f"rows up to {r['floor']:,} were deleted by retention before, so sinks were not searched for those"
 
 
-_RENDERERS: Mapping[MaintenanceKind, Callable[[MaintenanceRun, Result], Iterator[RenderableType]]] = {
+_RENDERERS: Mapping[MaintenanceKind, Callable[[MaintenanceRun, ResultDocument], Iterator[RenderableType]]] = {
     MaintenanceKind.COMPACT: _compacted,
     MaintenanceKind.RETAIN: _retained,
     MaintenanceKind.EXPIRE: _expired,

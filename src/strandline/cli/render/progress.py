@@ -145,7 +145,7 @@ class IngestBars(Silent):
 
 
 @dataclass
-class _Line:
+class _SinkLine:
     task: TaskID
     began: float
     before: int = 0  # rows of earlier plans: a sink that is far behind gets several
@@ -159,7 +159,7 @@ class DeliverBars(Silent):
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._lock = threading.Lock()
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _SinkLine] = {}
         self._waiting: TaskID | None = progress.add_task("starting Spark", total=None, count="", note="")
 
     def on_start(self, words: str) -> None:
@@ -175,7 +175,7 @@ class DeliverBars(Silent):
             line = self._lines.get(sink)
             if line is None:
                 task = self._progress.add_task(sink, total=None, count="", note="")
-                line = self._lines[sink] = _Line(task, time.monotonic())
+                line = self._lines[sink] = _SinkLine(task, time.monotonic())
             if done == 0:  # the next plan
                 line.before += line.total
             line.done, line.total = done, total

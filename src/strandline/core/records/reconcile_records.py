@@ -22,7 +22,7 @@ from typing import Any, NewType
 
 from strandline.core.actor import Actor
 
-RunId = NewType("RunId", int)
+ReconcileRunId = NewType("ReconcileRunId", int)
 SweptId = NewType("SweptId", int)
 
 
@@ -140,7 +140,7 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReconcileRun:
-    id: RunId
+    id: ReconcileRunId
     asked: Asked
     storage: StorageKind
     started_at: datetime
@@ -196,7 +196,7 @@ class Swept:
     """A file that a run acted on, or was about to act on."""
 
     id: SweptId
-    run: RunId
+    run: ReconcileRunId
     kind: FindingKind
     table: str | None
     path: str

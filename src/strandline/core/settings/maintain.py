@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from strandline.core.errors import ConfigError
-from strandline.core.settings.section import Cron, Duration, Section, named_tables
+from strandline.core.settings.section import Cron, DurationSetting, Section, named_tables
 from strandline.core.text import duration
 
 
@@ -30,7 +30,7 @@ class CompactSettings(Section):
 class ExpireSettings(Section):
     """Which snapshots expire. Strandline itself does not need old snapshots; they are for time travel."""
 
-    older_than: Duration = timedelta(days=5)
+    older_than: DurationSetting = timedelta(days=5)
     """Younger snapshots are kept."""
     keep_min: int = Field(default=10, ge=1)
     """This many of the newest snapshots are kept, however old they are."""
@@ -39,7 +39,7 @@ class ExpireSettings(Section):
 class RetainSettings(Section):
     """For how long the rows of one dataset are kept."""
 
-    older_than: Duration
+    older_than: DurationSetting
     """Older rows are deleted once every sink has them: `30d`. A follower deletes them once every sink of its leader has
     them, because it may take over and deliver to those sinks."""
     column: str | None = None
@@ -48,7 +48,7 @@ class RetainSettings(Section):
     on_lag: Literal["hold", "drop"] = "hold"
     """What happens to old rows that a sink does not have yet. `hold`: they stay, and `status` names the sink. `drop`:
     they are deleted after they were held for `drop_after`, and count as lost to the sink."""
-    drop_after: Duration | None = None
+    drop_after: DurationSetting | None = None
     """For how long `drop` holds rows before it deletes them: `7d`. Only `drop` takes it."""
     paused_sinks: Literal["count", "ignore"] = "count"
     """Whether retention waits for paused sinks. `ignore`: it does not. A sink that is resumed continues above the

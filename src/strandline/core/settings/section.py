@@ -52,4 +52,4 @@ def _duration(value: object) -> object:
         raise ValueError(e.message if e.hint is None else f"{e.message}. {e.hint}") from e
 
 
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
+DurationSetting = Annotated[timedelta, BeforeValidator(_duration)]

@@ -1,6 +1,7 @@
 """Pure decisions of a tick: what is due, and how a range is cut into chunks.
 
-A scan counts and weighs small runs of a lane's rows, the pieces. A chunk is as many neighbouring pieces as fit into it.
+A scan counts and weighs small runs of a lane's rows: portions. A chunk is as many neighbouring portions as fit into
+it.
 Ranges that the sink was found to hold are never cut again.
 """
 
@@ -19,13 +20,13 @@ from strandline.deliver.sink_options import DeliveryOptions
 
 @dataclass(frozen=True, slots=True)
 class RowPortion:
-    """Neighbouring rows of one lane: no other piece of the lane has rows between them."""
+    """Neighbouring rows of one lane: no other portion of the lane has rows between them."""
 
     first: int
     last: int
     rows: int
     size: int
-    kept: int | None = None  # rows that meet the sink's condition; None if not counted, or without a condition
+    matching: int | None = None  # rows that meet the sink's condition; None if not counted, or without a condition
     ends_file: bool = False  # a large file ends here, and so does the chunk: no two tasks have to read the file
 
 
@@ -95,7 +96,7 @@ class FoundAtSink:
     quarantined: frozenset[int] = frozenset()
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.listed and self.mark is None and not self.quarantined
 
     @property
@@ -114,15 +115,17 @@ def straddles(after: Seq | None, found: FoundAtSink) -> HeldRange | None:
     return next((r for r in found.listed if after is not None and r.rows.lo <= after < r.rows.hi), None)
 
 
-def cut(after: Seq | None, until: Seq, pieces: Sequence[RowPortion], options: DeliveryOptions) -> tuple[ChunkPlan, ...]:
-    """Chunks that tile `after+1..until`. `pieces` are sorted; without any there is nothing to send, and no chunk."""
-    groups = _groups(pieces, options.chunk_rows_max, options.chunk_bytes_max)
+def cut(
+    after: Seq | None, until: Seq, portions: Sequence[RowPortion], options: DeliveryOptions
+) -> tuple[ChunkPlan, ...]:
+    """Chunks that tile `after+1..until`. `portions` are sorted; without any there is nothing to send, and no chunk."""
+    groups = _groups(portions, options.chunk_rows_max, options.chunk_bytes_max)
     return _tile(int(after or 0) + 1, until, groups)
 
 
-def _groups(pieces: Sequence[RowPortion], rows_max: int, bytes_max: int) -> list[RowPortion]:
+def _groups(portions: Sequence[RowPortion], rows_max: int, bytes_max: int) -> list[RowPortion]:
     groups: list[RowPortion] = []
-    for p in pieces:
+    for p in portions:
         last = groups[-1] if groups else None
         fits = (
             last is not None
@@ -130,7 +133,7 @@ def _groups(pieces: Sequence[RowPortion], rows_max: int, bytes_max: int) -> list
             and last.size + p.size <= bytes_max
             and not last.ends_file
         )
-        # A sequence number on two rows may end one piece and begin the next: building the chunk finds it.
+        # A sequence number on two rows may end one portion and begin the next: building the chunk finds it.
         if last is not None and (fits or p.first <= last.last):
             rows, size = last.rows + p.rows, last.size + p.size
             groups[-1] = RowPortion(last.first, max(p.last, last.last), rows, size, ends_file=p.ends_file)
@@ -165,7 +168,7 @@ def segments(after: Seq | None, until: Seq, found: FoundAtSink) -> list[tuple[Se
             parts.append((SeqRange(Seq(at), Seq(to)), None, False))
             at = to + 1
 
-    def set_aside(to: int) -> None:
+    def skip_quarantined(to: int) -> None:
         nonlocal at
         for number in sorted(n for n in found.quarantined if at <= n <= to):
             gap(number - 1)
@@ -173,11 +176,11 @@ def segments(after: Seq | None, until: Seq, found: FoundAtSink) -> list[tuple[Se
             at = number + 1
 
     for r in sorted(found.listed, key=lambda r: r.rows.lo):
-        set_aside(r.rows.lo - 1)
+        skip_quarantined(r.rows.lo - 1)
         gap(r.rows.lo - 1)
         parts.append((r.rows, r, True))
         at = r.rows.hi + 1
-    set_aside(until)
+    skip_quarantined(until)
     gap(until)
     return parts
 
@@ -186,14 +189,14 @@ def cut_around(
     after: Seq | None,
     until: Seq,
     found: FoundAtSink,
-    pieces: Mapping[SeqRange, Sequence[RowPortion]],
+    portions: Mapping[SeqRange, Sequence[RowPortion]],
     options: DeliveryOptions,
 ) -> tuple[ChunkPlan, ...]:
-    """Like `cut`, but ranges that the sink holds become landed chunks. `pieces` are by segment; a segment without rows
-    becomes a chunk without rows, so that the chunks still tile the range."""
+    """Like `cut`, but ranges that the sink holds become landed chunks. `portions` are by segment. A segment without
+    rows becomes a chunk without rows, so that the chunks still tile the range."""
     chunks: list[ChunkPlan] = []
     for segment, listed, delivered in segments(after, until, found):
-        own = pieces.get(segment, ())
+        own = portions.get(segment, ())
         rows = sum(p.rows for p in own)
         if listed is not None:
             count = rows if listed.count is None else listed.count
@@ -201,7 +204,7 @@ def cut_around(
         elif len(segment) == 1 and segment.lo in found.quarantined:
             chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
         elif delivered:
-            sent = sum(p.rows if p.kept is None else p.kept for p in own)
+            sent = sum(p.rows if p.matching is None else p.matching for p in own)
             # EMPTY if the condition withholds all of them, or there are none
             state = ChunkState.LANDED if sent else ChunkState.EMPTY
             chunks.append(ChunkPlan(segment, rows, state, sent, None, None))
@@ -212,16 +215,16 @@ def cut_around(
     return tuple(chunks)
 
 
-def pinned_part(plan: LanePlan, mark: Seq | None) -> tuple[SeqRange, ...]:
+def ranges_to_pin(plan: LanePlan, mark: Seq | None) -> tuple[SeqRange, ...]:
     """The ranges of the chunks beyond the sink's own watermark."""
     return tuple(c.rows for c in plan.chunks if c.rows.hi > (mark or 0))
 
 
-def keep_to(plan: LanePlan, cut: Cut, mark: Seq | None) -> LanePlan | None:
+def with_pinned_cut(plan: LanePlan, cut: Cut, mark: Seq | None) -> LanePlan | None:
     """The plan with the chunks of a cut that the sink stored earlier; None if a range of that cut crosses a watermark
     or a range that was found. Landed chunks stay landed. Only the plan knows row counts, so a range gets the rows of
     the plan's chunks that begin in it."""
-    if pinned_part(plan, mark) == cut.ranges:
+    if ranges_to_pin(plan, mark) == cut.ranges:
         return plan
     start = max(int(plan.after or 0), int(mark or 0))
     ranges = [r for r in cut.ranges if r.hi > start]

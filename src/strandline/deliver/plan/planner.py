@@ -19,11 +19,11 @@ from strandline.deliver.plan.chunking import (
     cut,
     cut_around,
     found_beyond,
-    keep_to,
     lacking,
-    pinned_part,
     promise_limit,
+    ranges_to_pin,
     straddles,
+    with_pinned_cut,
 )
 from strandline.deliver.plan.older_generations import check_foundations
 from strandline.deliver.plan.size_scan_parquet import scan_files
@@ -99,8 +99,8 @@ def store_next(run: SinkRun) -> list[Intent] | None:
     position = load_position(run)
     if position is None:
         return None
-    with run.heeding():
-        planned = _pinned(run, position, plan_lanes(run, position, position.until))
+    with run.stops_when_called_off():
+        planned = _with_pinned_cuts(run, position, plan_lanes(run, position, position.until))
     failpoints.hit("deliver.before_plan")
     stored = intents.store_plan(
         run.context.ledger,
@@ -132,14 +132,14 @@ def plan_lanes(run: SinkRun, position: SinkPosition, until: Seq) -> Planned:
     while True:  # `until` rises each time, never above the seal
         source = settled(run.context, run.dataset, position.bounds.lowest, until)
         fields = prepare(run, source)
-        source, pieces = _weighed(run, source, position, until, fields)
-        held = _ask(run, position, sorted(pieces))
-        found = {p: _found(run, position, p, h) for p, h in held.items()}
+        source, portions = _scan_portions(run, source, position, until, fields)
+        held = _ask_sink(run, position, sorted(portions))
+        found = {p: _found_at_sink(run, position, p, h) for p, h in held.items()}
         beyond = max((f.highest for f in found.values()), default=0)
         _check_settled(run, position, beyond)
         if beyond <= until:
             run.source = source
-            return Planned(until, tuple(_cut_lanes(run, position, until, source, pieces, found)), held)
+            return Planned(until, tuple(_cut_lanes(run, position, until, source, portions, found)), held)
         until = Seq(beyond)  # a restored ledger: the sink is ahead of this plan
 
 
@@ -161,7 +161,7 @@ def _check_left_out(run: SinkRun, term: int | None) -> None:
         )
 
 
-def _pinned(run: SinkRun, position: SinkPosition, planned: Planned) -> Planned:
+def _with_pinned_cuts(run: SinkRun, position: SinkPosition, planned: Planned) -> Planned:
     """The plan with the cut that the sink stores. A sink that cannot cancel a put keeps the first: see `Pinning`."""
     sink = run.sink()
     if not isinstance(sink, Pinning):
@@ -174,34 +174,36 @@ def _pinned(run: SinkRun, position: SinkPosition, planned: Planned) -> Planned:
         sink.set_watermarks([(run.address(p), mark) for p, mark in ahead.items()])
         marks = {p.partition: ahead.get(p.partition, planned.held[p.partition].mark) for p in lanes_}
         asked = [
-            (run.address(p.partition), marks[p.partition], Cut(p.until, pinned_part(p, marks[p.partition])))
+            (run.address(p.partition), marks[p.partition], Cut(p.until, ranges_to_pin(p, marks[p.partition])))
             for p in lanes_
         ]
-        kept = {p.partition: cut for p, cut in zip(lanes_, sink.pin(asked), strict=True)}
+        pinned = {p.partition: cut for p, cut in zip(lanes_, sink.pin(asked), strict=True)}
         failpoints.hit("deliver.after_pin")
-        furthest = max((cut.until for cut in kept.values()), default=planned.until)
+        furthest = max((cut.until for cut in pinned.values()), default=planned.until)
         _check_settled(run, position, furthest)
         if furthest <= planned.until:
-            lanes_kept = (_keep_to(run, p, kept.get(p.partition), marks.get(p.partition)) for p in planned.lanes)
-            return replace(planned, lanes=tuple(lanes_kept))
+            pinned_lanes = (
+                _with_pinned_cut(run, p, pinned.get(p.partition), marks.get(p.partition)) for p in planned.lanes
+            )
+            return replace(planned, lanes=tuple(pinned_lanes))
         planned = plan_lanes(run, position, furthest)
 
 
-def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) -> LanePlan:
-    kept = None if cut is None else keep_to(plan, cut, mark)
-    if kept is None and cut is not None:
+def _with_pinned_cut(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) -> LanePlan:
+    pinned = None if cut is None else with_pinned_cut(plan, cut, mark)
+    if pinned is None and cut is not None:
         raise SinkStopped(
             f"{run.record.name}: its destination promised {', '.join(map(str, cut.ranges[:5]))} to another deliverer, "
             f"and the watermark is {plan.after}",
             hint=f"`strandline verify {run.record.name}` shows what is there.",
         )
-    return plan if kept is None else kept
+    return plan if pinned is None else pinned
 
 
-def _weighed(
+def _scan_portions(
     run: SinkRun, source: SettledView, position: SinkPosition, until: Seq, fields: Sequence[StructField]
 ) -> tuple[SettledView, dict[str, list[RowPortion]]]:
-    """The pieces of new rows: read directly from the files if these are enough, else through Spark. `after` is the
+    """The portions of new rows: read directly from the files if these are enough, else through Spark. `after` is the
     watermark of the one lane, which may be above what is planned if it was read from the sink itself."""
     after = position.mark(NOT_PARTITIONED) if not run.dataset.deliver_by else position.bounds.lowest
     if not run.dataset.deliver_by and (after or 0) >= until:
@@ -220,11 +222,11 @@ def _cut_lanes(
     position: SinkPosition,
     until: Seq,
     source: SettledView,
-    pieces: Mapping[str, Sequence[RowPortion]],
+    portions: Mapping[str, Sequence[RowPortion]],
     found: Mapping[str, FoundAtSink],
 ) -> list[LanePlan]:
-    marks = {p: position.mark(p) for p in pieces}
-    around = {p: f for p, f in found.items() if not f.nothing}
+    marks = {p: position.mark(p) for p in portions}
+    around = {p: f for p, f in found.items() if not f.is_empty}
     fields = size_scan_spark.delivered_fields(
         source.df.schema, run.options.columns, is_numbered=is_numbered(run.sink())
     )
@@ -232,18 +234,18 @@ def _cut_lanes(
         size_scan_spark.scan_portions_around(source.df, fields, marks, around, until, run.options) if around else {}
     )
     plans = []
-    for partition in sorted(pieces):
+    for partition in sorted(portions):
         after = marks[partition]
         chunks = (
             cut_around(after, until, around[partition], by_segment.get(partition, {}), run.options)
             if partition in around
-            else cut(after, until, pieces[partition], run.options)
+            else cut(after, until, portions[partition], run.options)
         )
         plans.append(LanePlan(partition, after, until, chunks))
     return plans
 
 
-def _ask(run: SinkRun, position: SinkPosition, partitions: Sequence[str]) -> dict[str, Held]:
+def _ask_sink(run: SinkRun, position: SinkPosition, partitions: Sequence[str]) -> dict[str, Held]:
     """What the sink holds of each lane, by its own record. Raises SinkStopped if it lacks rows that it acknowledged."""
     if not partitions:
         return {}
@@ -256,7 +258,7 @@ def _ask(run: SinkRun, position: SinkPosition, partitions: Sequence[str]) -> dic
     return answers
 
 
-def _found(run: SinkRun, position: SinkPosition, partition: str, held: Held) -> FoundAtSink:
+def _found_at_sink(run: SinkRun, position: SinkPosition, partition: str, held: Held) -> FoundAtSink:
     beyond = found_beyond(position.mark(partition), held)
     with run.context.ledger.read() as connection:
         _check_left_out(run, cuts.left_out_term(connection, run.dataset.id, [Seq(beyond.highest)]))

@@ -1,6 +1,6 @@
 """The planning scan without Spark's SQL: tasks read sequence numbers and columns of varying size from Parquet files.
 
-It makes the same pieces as `size_scan_spark`, in a fraction of the time if a plan is small.
+It makes the same portions as `size_scan_spark`, in a fraction of the time if a plan is small.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.plan.chunking import RowPortion
-from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, portion_rows, width
+from strandline.deliver.plan.size_scan_spark import PORTIONS_PER_CHUNK, portion_rows, width
 from strandline.deliver.send import data_files
 from strandline.deliver.send.data_files import are_disjoint
 from strandline.deliver.sink_options import DeliveryOptions
@@ -39,14 +39,14 @@ def scan_files(
     until: int,
     options: DeliveryOptions,
 ) -> list[RowPortion] | None:
-    """Sorted pieces. If files have sequence numbers between each other's, their pieces are merged by number; None if a
-    merged piece is too heavy for a chunk: only a scan of all rows in order can cut it."""
+    """Sorted portions. If files have sequence numbers between each other's, their portions are merged by number. None
+    if a merged portion is too heavy for a chunk: only a scan of all rows in order can cut it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if not files:
         return []
     apart = are_disjoint(files)
-    spark_context = context.tables().spark.sparkContext
+    spark_context = context.tables.settled.spark.sparkContext
     varying = [f for f in fields if isinstance(f.dataType, T.StringType | T.BinaryType)]
     work = _Weighing(
         to_arrow_schema(T.StructType([T.StructField(SEQ_COLUMN, T.LongType()), *varying])),
@@ -63,15 +63,15 @@ def scan_files(
         if sum(f.rows for f in files) <= _SMALL_ROWS_MAX:  # a job would cost more than the whole scan
             found = list(work.run(locations))
         else:
-            found = spark_context.parallelize(locations, tasks).mapPartitions(work.run).collect()  # one row per piece
+            found = spark_context.parallelize(locations, tasks).mapPartitions(work.run).collect()  # one row per portion
     if apart:
         return sorted(found, key=lambda p: p.first)
-    return _together(found, portion_rows(options), options.chunk_bytes_max)
+    return _merged_by_bucket(found, portion_rows(options), options.chunk_bytes_max)
 
 
-def _together(pieces: Sequence[RowPortion], rows_max: int, bytes_max: int) -> list[RowPortion] | None:
+def _merged_by_bucket(portions: Sequence[RowPortion], rows_max: int, bytes_max: int) -> list[RowPortion] | None:
     by_bucket: dict[int, RowPortion] = {}
-    for p in pieces:
+    for p in portions:
         one = by_bucket.get(p.first // rows_max, p)
         if one is not p:
             one = RowPortion(min(one.first, p.first), max(one.last, p.last), one.rows + p.rows, one.size + p.size)
@@ -102,7 +102,7 @@ class _Weighing:
             if numbers:
                 weights = np.concatenate(sizes)
                 found = divide_file_rows(np.concatenate(numbers), weights, self.rows_max, self.bytes_max)
-                chunks = max(len(weights) / (self.rows_max * PIECES_PER_CHUNK), weights.sum() / self.bytes_max)
+                chunks = max(len(weights) / (self.rows_max * PORTIONS_PER_CHUNK), weights.sum() / self.bytes_max)
                 if chunks >= _LARGE_FILE_CHUNKS:
                     found[-1] = replace(found[-1], ends_file=True)
                 yield from found
@@ -121,7 +121,7 @@ def divide_file_rows(
     numbers: npt.NDArray[Any], sizes: npt.NDArray[Any], rows_max: int, bytes_max: int
 ) -> list[RowPortion]:
     """Pieces of one file's rows, which come in any order: cut by sequence number, and by weight if too heavy. A row
-    that is too heavy by itself becomes a piece of its own."""
+    that is too heavy by itself becomes a portion of its own."""
     import numpy as np
 
     if (np.diff(numbers) < 0).any():
@@ -130,7 +130,7 @@ def divide_file_rows(
     half = max(1, bytes_max // 2)
     large = sizes > half
     before = np.cumsum(sizes) - sizes
-    # A piece begins with a new bucket of numbers, with each half of the running weight, and at and after a large row.
+    # A portion begins with a new bucket of numbers, with each half of the running weight, and at and after a large row.
     begins = (np.diff(numbers // rows_max) != 0) | (np.diff(before // half) != 0) | large[1:] | large[:-1]
     starts = np.concatenate(([0], np.flatnonzero(begins) + 1))
     ends = np.append(starts[1:], len(numbers))

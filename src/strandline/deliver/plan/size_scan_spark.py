@@ -1,6 +1,6 @@
-"""The planning scan: counts and weighs the new rows of each lane, in pieces that chunks are made of.
+"""The planning scan: counts and weighs the new rows of each lane, in portions that chunks are made of.
 
-One pass over the sequence numbers and the columns of varying size; the driver gets one result per piece, never a row.
+One pass over the sequence numbers and the columns of varying size; the driver gets one result per portion, never a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.row_text import lane_of
 
 # A chunk is filled to at least fifteen sixteenths, and a plan of a thousand chunks is 16,000 results for the driver.
-PIECES_PER_CHUNK = 16
+PORTIONS_PER_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ def rows_above_watermarks(df: DataFrame, bounds: LaneBounds) -> DataFrame:
 def scan_portions(
     df: DataFrame, fields: Sequence[T.StructField], bounds: LaneBounds, options: DeliveryOptions
 ) -> dict[str, list[RowPortion]]:
-    """The sorted pieces of every lane that has new rows."""
+    """The sorted portions of every lane that has new rows."""
     weighed = rows_above_watermarks(df, bounds).select("_sl_lane", SEQ_COLUMN, weight(fields).alias("_sl_size"))
-    found = _run(_by_bucket(weighed, options, []))
+    found = _collect(_by_bucket(weighed, options, []))
     return {lane: [p for _, p in sorted(own.items())] for lane, own in _refined(weighed, found, options).items()}
 
 
@@ -73,28 +73,32 @@ def scan_portions_around(
     until: Seq,
     options: DeliveryOptions,
 ) -> dict[str, dict[SeqRange, list[RowPortion]]]:
-    """The pieces of these lanes, by segment around what the sink holds."""
+    """The portions of these lanes, by segment around what the sink holds."""
     cuts = {lane: segments(marks[lane], until, f) for lane, f in found.items()}
     rows = [(lane, s.lo, s.hi) for lane, parts in cuts.items() for s, _, _ in parts]
     known = df.sparkSession.createDataFrame(rows, "_sl_lane string, _sl_segment long, _sl_end long")
     within = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
     within = within.where(F.col(SEQ_COLUMN).between(F.col("_sl_segment"), F.col("_sl_end")))
-    kept = F.lit(True) if options.where is None else F.coalesce(F.expr(options.where), F.lit(False))
+    matching = F.lit(True) if options.where is None else F.coalesce(F.expr(options.where), F.lit(False))
     weighed = within.select(
-        "_sl_lane", "_sl_segment", SEQ_COLUMN, weight(fields).alias("_sl_size"), kept.cast("int").alias("_sl_kept")
+        "_sl_lane",
+        "_sl_segment",
+        SEQ_COLUMN,
+        weight(fields).alias("_sl_size"),
+        matching.cast("int").alias("_sl_matching"),
     )
-    found_pieces = _refined(weighed, _run(_by_bucket(weighed, options, ["_sl_segment"])), options)
+    found_portions = _refined(weighed, _collect(_by_bucket(weighed, options, ["_sl_segment"])), options)
     result: dict[str, dict[SeqRange, list[RowPortion]]] = defaultdict(dict)
-    for lane, own in found_pieces.items():
+    for lane, own in found_portions.items():
         bounds = [s for s, _, _ in cuts[lane]]
         starts = [int(s.lo) for s in bounds]
-        for first, piece in sorted(own.items()):
-            result[lane].setdefault(bounds[bisect_right(starts, first) - 1], []).append(piece)
+        for first, portion in sorted(own.items()):
+            result[lane].setdefault(bounds[bisect_right(starts, first) - 1], []).append(portion)
     return result
 
 
 def portion_rows(options: DeliveryOptions) -> int:
-    return max(1, options.chunk_rows_max // PIECES_PER_CHUNK)
+    return max(1, options.chunk_rows_max // PORTIONS_PER_CHUNK)
 
 
 def _by_bucket(weighed: DataFrame, options: DeliveryOptions, keys: list[str]) -> DataFrame:
@@ -108,21 +112,21 @@ def _measures(weighed: DataFrame) -> list[Column]:
         F.max(SEQ_COLUMN).alias("last"),
         F.count("*").alias("rows"),
         F.sum("_sl_size").alias("size"),
-        *(F.sum(name).alias("kept") for name in weighed.columns if name == "_sl_kept"),
+        *(F.sum(name).alias("matching") for name in weighed.columns if name == "_sl_matching"),
     ]
 
 
-def _run(df: DataFrame) -> list[Any]:
+def _collect(df: DataFrame) -> list[Any]:
     with explaining("the rows cannot be planned"):
-        return df.collect()  # one row per piece
+        return df.collect()  # one row per portion
 
 
 def _portion(row: Any) -> RowPortion:
-    return RowPortion(row["first"], row["last"], row["rows"], row["size"], getattr(row, "kept", None))
+    return RowPortion(row["first"], row["last"], row["rows"], row["size"], getattr(row, "matching", None))
 
 
 def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> dict[str, dict[int, RowPortion]]:
-    """Cuts buckets that are too heavy for one chunk by weight. A row that is too heavy by itself is a piece, too."""
+    """Cuts buckets that are too heavy for one chunk by weight. A row that is too heavy by itself is a portion, too."""
     result: dict[str, dict[int, RowPortion]] = defaultdict(dict)
     heavy = [r for r in found if r["size"] > options.chunk_bytes_max and r["rows"] > 1]
     for r in found:
@@ -150,10 +154,10 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
         F.coalesce(F.sum("_sl_size").over(before), F.lit(0)).alias("_sl_before"),
         F.coalesce(F.sum(large).over(before), F.lit(0)).alias("_sl_larges"),
         large.alias("_sl_large"),
-        *(name for name in weighed.columns if name == "_sl_kept"),
+        *(name for name in weighed.columns if name == "_sl_matching"),
     )
     halves = F.floor(F.col("_sl_before") / half)
-    for r in _run(cut.groupBy("_sl_lane", "_sl_from", halves, "_sl_larges", "_sl_large").agg(*_measures(own))):
+    for r in _collect(cut.groupBy("_sl_lane", "_sl_from", halves, "_sl_larges", "_sl_large").agg(*_measures(own))):
         result[r["_sl_lane"]][r["first"]] = _portion(r)
     return result
 

@@ -21,7 +21,7 @@ from strandline.core.types import Dataset, Seq, SeqRange, before, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
 from strandline.deliver.quarantine.content import QuarantineObjects, RowContent, open_objects, unpacked
-from strandline.deliver.quarantine.rows import OnRows, chosen
+from strandline.deliver.quarantine.rows import OnQuarantinedRows, chosen
 from strandline.deliver.send.rejection import REPLAY_PARTITION
 from strandline.deliver.sink import ChunkRows, Conflict, Landed, Outcome, Refused, Sender, Sink, TryLater, covers
 from strandline.deliver.sink_session import SinkRun
@@ -66,7 +66,7 @@ def replay(
     columns: Sequence[Column],
     name: str,
     numbers: Sequence[int] | None,
-    on_progress: OnRows = lambda done, total: None,
+    on_progress: OnQuarantinedRows = lambda done, total: None,
 ) -> ReplayReport:
     with alone(context, context.ledger.query(sinks.get, name)) as lease:
         with context.ledger.read() as connection:
@@ -110,7 +110,7 @@ class _Replaying:
     run: SinkRun
     columns: Mapping[str, Column]
     objects: QuarantineObjects
-    on_progress: OnRows
+    on_progress: OnQuarantinedRows
     _tried: int = 0
     _landed_rows: list[Seq] = field(default_factory=list)
     _senders: dict[tuple[object, ...], Sender] = field(default_factory=dict)

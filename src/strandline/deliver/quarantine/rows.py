@@ -23,7 +23,7 @@ _SHOWN_BYTES_MAX = 1 << 20  # the content of a larger row is not shown: its obje
 _PAGE_BYTES_MAX = 8 << 20  # of all contents of a page
 _NUMBERS_NAMED_MAX = 100  # in one event
 
-OnRows = Callable[[int, int], None]  # rows handled, rows in all
+OnQuarantinedRows = Callable[[int, int], None]  # rows handled, rows in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,10 @@ def rows_to_discard(context: DeliverContext, record: SinkRecord, numbers: Sequen
 
 
 def discard(
-    context: DeliverContext, name: str, numbers: Sequence[int] | None, on_progress: OnRows = lambda done, total: None
+    context: DeliverContext,
+    name: str,
+    numbers: Sequence[int] | None,
+    on_progress: OnQuarantinedRows = lambda done, total: None,
 ) -> list[Quarantined]:
     """Discards rows, some at a time: in the ledger first, then their content. `on_progress` may raise before each step;
     what was discarded until then stays so. Raises RefusedError for a row that may have landed."""

@@ -66,7 +66,7 @@ def ship_either_way(
     if cargo.form == "rows" and cargo.where is None:
         lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
         files = source.files or plain_files(context, source, cargo.fields, lo - 1, hi)
-        spark, store = context.tables().spark, S3Settings.of_warehouse(context.config.settings.warehouse)
+        spark, store = context.tables.settled.spark, S3Settings.of_warehouse(context.config.settings.warehouse)
         if files and are_disjoint(files):
             shipped, left = ship_directly(spark, files, shipments, cargo, sender, store, tasks_max)
         if files and left:
@@ -83,7 +83,7 @@ def _in_place(context: DeliverContext, source: SettledView, shipments: Sequence[
         return None
     lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
     name, main = source.dataset.name, source.view.main
-    files = source.files or context.tables().data_files(name, main, lo - 1, hi, files_max=data_files.FILES_MAX)
+    files = source.files or context.tables.settled.data_files(name, main, lo - 1, hi, files_max=data_files.FILES_MAX)
     if files is None or not are_disjoint(files := sorted(files, key=lambda f: f.lo)):
         return None
     return [f.lo for f in files]

@@ -35,11 +35,9 @@ from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.row_text import lane_of, line
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
 
-    Numbers = npt.NDArray[np.int64]
+    from strandline.iceberg.number_ranges import Numbers
 
 CANNOT_BUILD = "the chunks cannot be built"
 RESULT = "shipped binary"  # a pickled `Shipped`
@@ -81,13 +79,13 @@ class Unsent:
     """The chunk was given back untried, because the destination was in trouble with chunks before it."""
 
 
-Result = Outcome | Nothing | DuplicateNumber | Unsent
+BuildResult = Outcome | Nothing | DuplicateNumber | Unsent
 
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
     index: int
-    outcome: Result
+    outcome: BuildResult
     withheld: int
     refused: Halves | Single | None = None  # what it held, if it was refused for good
 

@@ -51,7 +51,7 @@ def plain_files(
     )
     if not fits or view.main is None:
         return None
-    files = context.tables().data_files(source.dataset.name, view.main, after, until, files_max=FILES_MAX)
+    files = context.tables.settled.data_files(source.dataset.name, view.main, after, until, files_max=FILES_MAX)
     if files is None or not all(f.is_parquet and not f.has_deletes for f in files):
         return None
     return sorted(files, key=lambda f: f.lo)

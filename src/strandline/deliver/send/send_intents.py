@@ -317,7 +317,7 @@ class _Wave:
         run, until = self.run, source.bounds.until
         if source is not run.source or until is None:
             return None
-        if source.view.main in run.context.tables().view(run.dataset.name).snapshots:
+        if source.view.main in run.context.tables.settled.view(run.dataset.name).snapshots:
             return None
         run.source = None
         return settled(run.context, run.dataset, source.bounds.after, until)
@@ -330,7 +330,7 @@ class _Wave:
         sender = sink.sender(run.pass_token)
         if self.blames_rows and isinstance(sender, TriesRows):
             sender = sender.blaming_rows()
-        with run.tasks_max() as tasks_max, run.heeding():
+        with run.tasks_max() as tasks_max, run.stops_when_called_off():
             return ship_either_way(run.context, source, shipments, cargo, sender, tasks_max)
 
     def _sort(self, item: _Todo, shipped: Shipped) -> None:

@@ -47,7 +47,7 @@ def read_undelivered(
     if cargo.where is not None:
         rows = rows.where(F.col(KEPT).isNotNull())
     ends = rows.orderBy("_sl_number").limit(_EACH_MAX), rows.orderBy(F.desc("_sl_number")).limit(_EACH_MAX)
-    with run.heeding(), explaining("rows to try cannot be read"):
+    with run.stops_when_called_off(), explaining("rows to try cannot be read"):
         found = ends[0].union(ends[1]).toArrow()
     if found.num_rows == 0:
         return None

@@ -1,6 +1,7 @@
-"""Lays out a lane by its ranges: what the ledger says beside what the sink has. Pure.
+"""Compares the ranges of a lane in the ledger with those at the sink. Pure.
 
-It finds what is missing and what is too much, and what has to be read back and rebuilt for `compare`.
+It finds ranges that are missing at the sink or that nobody delivered, and says which ranges `compare` has to read
+back and rebuild.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Present:
 
 @dataclass
 class LaneRanges:
-    """One lane: ledger and sink side by side, before anything is read."""
+    """What the ledger and the sink say of one lane, before any row is read."""
 
     sink: str
     lane: Lane
@@ -159,8 +160,8 @@ def lay_out(
     for a, b in itertools.pairwise(ordered):
         if a.rows.overlaps(b.rows):
             layout.add(Fault.OVERLAP, b.rows, f"it holds rows that {name(a.rows, None)} holds too")
-    _place_held(layout, ordered, planned)
-    _look_for_chunks(layout, held, taken_is_fine=taken_is_fine)
+    _sort_held(layout, ordered, planned)
+    _find_held_chunks(layout, held, taken_is_fine=taken_is_fine)
     return layout
 
 
@@ -195,15 +196,16 @@ def _is_lost(layout: LaneRanges, rows: SeqRange) -> bool:
     return rows.hi <= layout.mark and any(r.lo <= rows.lo and rows.hi <= r.hi for r in layout.lost)
 
 
-def _place_held(layout: LaneRanges, ordered: Sequence[HeldRange], planned: Sequence[Recorded]) -> None:
-    """Sorts what the sink holds: a chunk, cut differently, known by the watermark alone, under way, or too much."""
+def _sort_held(layout: LaneRanges, ordered: Sequence[HeldRange], planned: Sequence[Recorded]) -> None:
+    """Sorts the ranges that the sink holds: a chunk of the ledger, one that was cut differently, one that only the
+    watermark explains, one under way, or one that nobody delivered."""
     exact = {r.chunk.rows: r for r in layout.chunks}
     sent = {r.chunk.rows for r in planned}
-    every = sorted([*layout.chunks, *planned], key=lambda r: r.chunk.rows)
-    spans = [r.chunk.rows for r in every]
+    recorded = sorted([*layout.chunks, *planned], key=lambda r: r.chunk.rows)
+    spans = [r.chunk.rows for r in recorded]
     position = 0
     for held in ordered:
-        while position < len(every) and spans[position].hi < held.rows.lo:
+        while position < len(recorded) and spans[position].hi < held.rows.lo:
             position += 1
         if held.rows in sent:
             continue  # it landed, and is not acknowledged yet
@@ -217,8 +219,8 @@ def _place_held(layout: LaneRanges, ordered: Sequence[HeldRange], planned: Seque
             else:
                 layout.present.append(Present(held, record, record.options))
             continue
-        over = [every[n] for n in _touching(spans, position, held.rows)]
-        _place_odd(layout, held, over)
+        overlapping = [recorded[n] for n in _touching(spans, position, held.rows)]
+        _sort_unmatched(layout, held, overlapping)
 
 
 def _is_replayed(layout: LaneRanges, held: HeldRange) -> bool:
@@ -230,33 +232,34 @@ def _touching(spans: Sequence[SeqRange], start: int, rows: SeqRange) -> Iterator
     return itertools.takewhile(lambda n: spans[n].lo <= rows.hi, range(start, len(spans)))
 
 
-def _place_odd(layout: LaneRanges, held: HeldRange, over: Sequence[Recorded]) -> None:
-    options = over[0].options if over else None
-    if not over:
+def _sort_unmatched(layout: LaneRanges, held: HeldRange, overlapping: Sequence[Recorded]) -> None:
+    """A held range without a chunk of exactly its bounds."""
+    options = overlapping[0].options if overlapping else None
+    if not overlapping:
         if held.rows.hi <= layout.mark:
             layout.present.append(Present(held, None, None))
         else:
             layout.beyond.append(Present(held, None, None))
-    elif any(r.chunk.state is ChunkState.PLANNED for r in over):
-        promised = next(r.chunk.rows for r in over if r.chunk.state is ChunkState.PLANNED)
+    elif any(r.chunk.state is ChunkState.PLANNED for r in overlapping):
+        promised = next(r.chunk.rows for r in overlapping if r.chunk.state is ChunkState.PLANNED)
         layout.add(Fault.OVERLAP, held.rows, f"it overlaps {promised}, which is promised", options=options)
-    elif all(r.chunk.state is ChunkState.EMPTY for r in over) and _is_replayed(layout, held):
+    elif all(r.chunk.state is ChunkState.EMPTY for r in overlapping) and _is_replayed(layout, held):
         layout.present.append(Present(held, None, options))
-    elif all(r.chunk.state is ChunkState.EMPTY for r in over):
+    elif all(r.chunk.state is ChunkState.EMPTY for r in overlapping):
         layout.add(Fault.EXTRA, held.rows, "the ledger says that there was nothing to send", options=options)
-    elif next(without(held.rows, merge_ranges(r.chunk.rows for r in over)), None) is not None:
+    elif next(without(held.rows, merge_ranges(r.chunk.rows for r in overlapping)), None) is not None:
         layout.add(Fault.EXTRA, held.rows, "the ledger knows of a part of it only", options=options)
     else:
         layout.present.append(Present(held, None, options))
 
 
-def _look_for_chunks(layout: LaneRanges, held: Held, *, taken_is_fine: bool) -> None:
-    there = {h.rows for h in held.ranges}
-    merged = merge_ranges(there)
+def _find_held_chunks(layout: LaneRanges, held: Held, *, taken_is_fine: bool) -> None:
+    listed = {h.rows for h in held.ranges}
+    merged = merge_ranges(listed)
     position = 0
     for record in layout.chunks:
         chunk = record.chunk
-        if chunk.state is not ChunkState.LANDED or chunk.count == 0 or chunk.rows in there:
+        if chunk.state is not ChunkState.LANDED or chunk.count == 0 or chunk.rows in listed:
             continue
         while position < len(merged) and merged[position].hi < chunk.rows.lo:
             position += 1

@@ -1,6 +1,6 @@
-"""The lake's side of a proof: builds chunks again as they would be delivered now, with the code that delivers them.
+"""The lake's side of `verify`: builds chunks again as they would be delivered now, with the code that delivers them.
 
-Nothing is sent, and no row comes to the driver: one result per chunk, and one per lane.
+It sends nothing, and the driver gets no rows: only one result per chunk, and one per lane.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Rebuilding:
         for snapshot in self._older_shapes():
             if not left:
                 break
-            tables = self._run.context.tables()
+            tables = self._run.context.tables.settled
             df = tables.read(self._run.dataset.name, snapshot)
             if SEQ_COLUMN not in df.columns:
                 continue  # the table was adopted later

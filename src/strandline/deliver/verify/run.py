@@ -210,10 +210,10 @@ class _Verification:
         self._say("reading the sink", len(pairs), len(pairs))
         return found
 
-    def _inspect_some(self, task: _Inspection, pairs: Sequence[tuple[Address, SeqRange]]) -> list[_Read]:
+    def _inspect_some(self, task: _Inspection, pairs: Sequence[tuple[Address, SeqRange]]) -> list[_ReadRange]:
         if getattr(task.inspector, "asks_only", False):
             return list(task.run(pairs))
-        spark = self.run.context.tables().spark.sparkContext
+        spark = self.run.context.tables.settled.spark.sparkContext
         slices = min(len(pairs), spark.defaultParallelism * _TASKS_PER_CORE)
         with explaining("what the sink holds cannot be read"):
             return spark.parallelize(pairs, slices).mapPartitions(task.run).collect()  # one result per range
@@ -349,7 +349,9 @@ def _digest(p: Present, seen: Inspected | None) -> str | None:
     return said if same_bytes(said, there) else None
 
 
-_Read = tuple[str, SeqRange, Inspected | None, str | None]  # partition, range, what is there, or why it is not known
+_ReadRange = tuple[
+    str, SeqRange, Inspected | None, str | None
+]  # partition, range, what is there, or why it is not known
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,7 @@ class _Inspection:
 
     inspector: Inspector
 
-    def run(self, pairs: Iterable[tuple[Address, SeqRange]]) -> Iterator[_Read]:
+    def run(self, pairs: Iterable[tuple[Address, SeqRange]]) -> Iterator[_ReadRange]:
         try:
             for address, rows in pairs:
                 try:

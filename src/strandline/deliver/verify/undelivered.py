@@ -43,7 +43,8 @@ def foreign_rows(run: SinkRun) -> list[VerifyFinding]:
     """Foreign rows are no fault of the sink, which never gets them. A sequence number on two rows is a fault: nobody
     can tell which of them the sink has or should get."""
     context, dataset = run.context, run.dataset
-    counts = counting.count(context.config, context.ledger, dataset, context.tables().view(dataset.name), context.lake)
+    view = context.tables.settled.view(dataset.name)
+    counts = counting.count(context.config, context.ledger, dataset, view, context.lake)
     found: list[VerifyFinding] = []
     if counts is None or counts.twice is None:
         return [_note(run, "it is not known whether rows of it are foreign")]

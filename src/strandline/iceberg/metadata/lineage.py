@@ -45,7 +45,7 @@ class NotKnown:
     snapshot: SnapshotId
 
 
-Verdict = Holds | RolledBack | NotKnown
+LineageVerdict = Holds | RolledBack | NotKnown
 
 
 def links_of(view: TableView) -> dict[SnapshotId, tuple[SnapshotId | None, int]]:
@@ -57,7 +57,7 @@ def judge(
     memory: Memory,
     earlier: Callable[[], Iterable[Links]] = lambda: (),
     all_have_rows: Callable[[Sequence[SeqRange]], bool] = lambda blocks: False,
-) -> Verdict:
+) -> LineageVerdict:
     """`earlier` returns the snapshots of earlier versions of the metadata, newest version first; it is called only if
     snapshots of main were expired. `all_have_rows` says whether main has a row of each block; it is called last."""
     anchors = _anchors(view, memory)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
-Order = Literal["kept", "sorted", "shuffled"]  # the rows are in order; sorted by one task; shuffled by ranges
+RowOrder = Literal["kept", "sorted", "shuffled"]  # the rows are in order; sorted by one task; shuffled by ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class FilePart:
     spec: int
     partition: str
     files: tuple[LiveFile, ...]
-    order: Order
+    order: RowOrder
     outputs: int
 
     @property

@@ -1,6 +1,6 @@
 """Changes paths and lengths in Iceberg's Avro files, and nothing else: every other byte of a record stays as it is.
 
-The same input gives the same bytes each time, so that an interrupted copy can go on.
+The same input gives the same bytes each time, so that an interrupted copy can be continued.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class _Splice:
         return bytes(self.out)
 
 
-_Walk = Callable[[_Splice, int], int]  # from the position of a value to the one behind it
+_ValueWalk = Callable[[_Splice, int], int]  # from the position of a value to the one behind it
 
 
-def _respell_block(block: bytes, count: int, walk: _Walk, on_record: Callable[[Record], None]) -> bytes:
+def _respell_block(block: bytes, count: int, walk: _ValueWalk, on_record: Callable[[Record], None]) -> bytes:
     splice, at = _Splice(block), 0
     for _ in range(count):
         splice.record = Record()
@@ -107,7 +107,7 @@ def _respell_block(block: bytes, count: int, walk: _Walk, on_record: Callable[[R
     return splice.result()
 
 
-def _walker(schema: Any, wanted: Wanted, field_id: int | None = None) -> _Walk:
+def _walker(schema: Any, wanted: Wanted, field_id: int | None = None) -> _ValueWalk:
     if isinstance(schema, list):
         return _union([_walker(branch, wanted, field_id) for branch in schema])
     kind = schema["type"] if isinstance(schema, dict) else schema
@@ -136,7 +136,7 @@ def _walker(schema: Any, wanted: Wanted, field_id: int | None = None) -> _Walk:
     raise ValueError(f"an unknown type {kind!r}")
 
 
-def _union(branches: list[_Walk]) -> _Walk:
+def _union(branches: list[_ValueWalk]) -> _ValueWalk:
     def walk(splice: _Splice, at: int) -> int:
         branch, at = _read_long(splice.block, at)
         return branches[branch](splice, at)
@@ -144,7 +144,7 @@ def _union(branches: list[_Walk]) -> _Walk:
     return walk
 
 
-def _in_order(fields: list[_Walk]) -> _Walk:
+def _in_order(fields: list[_ValueWalk]) -> _ValueWalk:
     def walk(splice: _Splice, at: int) -> int:
         for one in fields:
             at = one(splice, at)
@@ -153,7 +153,7 @@ def _in_order(fields: list[_Walk]) -> _Walk:
     return walk
 
 
-def _repeated(item: _Walk) -> _Walk:
+def _repeated(item: _ValueWalk) -> _ValueWalk:
     def walk(splice: _Splice, at: int) -> int:
         while True:
             count, at = _read_long(splice.block, at)
@@ -168,7 +168,7 @@ def _repeated(item: _Walk) -> _Walk:
     return walk
 
 
-def _number(field_id: int | None, wanted: Wanted) -> _Walk:
+def _number(field_id: int | None, wanted: Wanted) -> _ValueWalk:
     assert field_id is not None
     change = wanted.change.get(field_id)
 
@@ -183,7 +183,7 @@ def _number(field_id: int | None, wanted: Wanted) -> _Walk:
     return walk
 
 
-def _text(field_id: int | None, wanted: Wanted) -> _Walk:
+def _text(field_id: int | None, wanted: Wanted) -> _ValueWalk:
     assert field_id is not None
     change = wanted.change.get(field_id)
 

@@ -18,6 +18,7 @@ from typing import Any
 from strandline.core.errors import TableUnfit
 from strandline.iceberg.metadata.metadata_peek import local_path, metadata_document
 from strandline.iceberg.metadata.respell_avro import Record, Wanted, respell_avro
+from strandline.iceberg.metadata.table_metadata import LOCATION_PROPERTIES
 
 # Iceberg's field ids of manifest lists and manifests.
 _MANIFEST_PATH, _MANIFEST_LENGTH = 500, 501
@@ -25,12 +26,6 @@ _STATUS, _FILE_PATH, _CONTENT, _REFERENCED = 0, 100, 134, 143
 _OLD_PATH = -1  # our own: the path of a file as it was
 _DELETED, _POSITION_DELETES = 2, 1
 _GZIP = b"\x1f\x8b"
-_LOCATION_PROPERTIES = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +120,7 @@ def respell_document(document: dict[str, Any], place: NewPlace) -> dict[str, Any
     for kind in ("statistics", "partition-statistics"):
         for entry in new.get(kind, ()):
             entry["statistics-path"] = place.respell(entry["statistics-path"])
-    for name in _LOCATION_PROPERTIES:
+    for name in LOCATION_PROPERTIES:
         if (value := new.get("properties", {}).get(name)) is not None:
             new["properties"][name] = place.respell(value)
     return new

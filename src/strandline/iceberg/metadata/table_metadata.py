@@ -15,6 +15,7 @@ from typing import Any
 
 from strandline.core.block_branches import BlockBranch, parse_branch
 from strandline.core.errors import TableUnfit
+from strandline.core.purged_ranges import parse_text, span_of, to_text
 from strandline.core.text.whole_number import whole_number
 from strandline.core.types import (
     INTERNAL_COLUMNS,
@@ -29,6 +30,12 @@ from strandline.core.types import (
     is_reserved,
 )
 
+LOCATION_PROPERTIES = (  # Iceberg's own: where a table writes its files
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
 LAKE_PROPERTY = "strandline.lake"
 EPOCH_PROPERTY = "strandline.epoch"
 DELIVER_BY_PROPERTY = "strandline.deliver-by"
@@ -48,7 +55,8 @@ VOID_PREFIX = "strandline-void-"  # of tags that keep a batch of dropped entries
 SETTLED_TAG = "strandline-settled"
 # followed by the sequence number up to which retention may delete rows; set before it does; the highest counts
 FLOOR_PREFIX = "strandline.floor."
-# followed by the first and last sequence number of a purged range, and the sequence number that the purge took
+# followed by the first and last sequence number of a purged range, and the sequence number that the purge took; the
+# value has the number of rows, and the ranges of these
 PURGED_PREFIX = "strandline.purged."
 # followed by the number of a cut; set before the new leader offers anything of the table
 CUT_PREFIX = "strandline.cut."
@@ -76,6 +84,11 @@ class RecordedPurge:
     # The sequence number that the newest of them took. A ledger whose counter is below it does not know that purge. It
     # is part of the name, so that a process that has lost its lease cannot replace it by a lower one. 0: not recorded.
     number: int
+    ranges: tuple[SeqRange, ...] = ()  # in which rows were deleted; without them: anywhere in `rows`
+
+    @classmethod
+    def of(cls, ranges: tuple[SeqRange, ...], count: int, number: int) -> RecordedPurge:
+        return cls(span_of(ranges), count, number, ranges if len(ranges) > 1 else ())
 
     @property
     def name(self) -> str:
@@ -84,11 +97,23 @@ class RecordedPurge:
 
     @classmethod
     def parse(cls, recorded: tuple[str, str]) -> RecordedPurge | None:
-        found, value = _PURGE.fullmatch(recorded[0]), whole_number(recorded[1])
+        count, _, named = recorded[1].partition(" ")
+        found, value = _PURGE.fullmatch(recorded[0]), whole_number(count)
         if found is None or value is None:
             return None
         lo, hi, number = (int(text or 0) for text in found.groups())
-        return cls(SeqRange(Seq(lo), Seq(hi)), value, number) if lo <= hi <= SEQ_MAX else None
+        if not lo <= hi <= SEQ_MAX:
+            return None
+        rows, ranges = SeqRange(Seq(lo), Seq(hi)), parse_text(named) or ()
+        return cls.of(ranges if ranges and span_of(ranges) == rows else (rows,), value, number)
+
+    @property
+    def value(self) -> str:
+        return f"{self.count} {to_text(self.ranges)}" if self.ranges else str(self.count)
+
+    @property
+    def deleted_in(self) -> tuple[SeqRange, ...]:
+        return self.ranges or (self.rows,)
 
 
 @dataclass(frozen=True, slots=True)

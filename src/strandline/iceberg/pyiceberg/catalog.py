@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -27,7 +28,6 @@ from strandline.core.errors import CommitUnknown, RefusedError, StorageError
 from strandline.core.retry import RetryPolicy
 from strandline.core.secrets import resolve_catalog_options
 from strandline.core.settings.lake_config import LakeConfig
-from strandline.core.types import INTERNAL_COLUMNS
 from strandline.iceberg.metadata.adoption import own_properties
 from strandline.iceberg.metadata.identifier import CATALOG, check_new_name, full_name, name_of, parse_identifier
 from strandline.iceberg.metadata.metadata_peek import TableGlance, glance_of, metadata_document, sqlite_uri
@@ -36,7 +36,14 @@ from strandline.iceberg.pyiceberg.alter import check_alterations, in_effect, sta
 from strandline.iceberg.pyiceberg.errors import explained, opening
 from strandline.iceberg.pyiceberg.internals import REST_ANSWER_SECONDS_MAX, rest_catalog
 from strandline.iceberg.pyiceberg.repeat_commit import repeat_commit
-from strandline.iceberg.pyiceberg.schema import columns_of, dataset_schema, partition_spec
+from strandline.iceberg.pyiceberg.schema import (
+    TableDescription,
+    columns_of,
+    dataset_schema,
+    describe,
+    partition_spec,
+    user_columns,
+)
 from strandline.iceberg.schema.alteration import Alteration
 from strandline.iceberg.schema.columns import Column
 from strandline.iceberg.schema.partitioning import parse_partition_by
@@ -264,14 +271,14 @@ class PyIcebergCatalog:
             if not self._catalog.namespace_exists(namespace):
                 self._catalog.create_namespace_if_not_exists(namespace, dict(properties))
 
-    def would_alter(self, name: str, alterations: Sequence[Alteration]) -> tuple[Column, ...]:
-        """The columns after `alter`; commits nothing. Raises SchemaError."""
+    def would_alter(self, name: str, alterations: Sequence[Alteration]) -> TableDescription:
+        """The table as `alter` would leave it; commits nothing. Raises SchemaError."""
         table = self.load(name)
         check_alterations(table, alterations)
         staged = table.transaction()
         with staged.update_schema() as update:
             stage_alterations(update, alterations)
-        return tuple(c for c in columns_of(staged.table_metadata.schema()) if c.name not in INTERNAL_COLUMNS)
+        return replace(describe(table), columns=user_columns(staged.table_metadata.schema()))
 
     def alter(self, name: str, alterations: Sequence[Alteration]) -> Table:
         """Commits all alterations at once, or none. Raises SchemaError or CommitUnknown."""

@@ -38,17 +38,17 @@ _BATCH_ROWS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class _RowCounts:
+class _ForeignCounts:
     unnumbered: int
     foreign: int
     foreign_from: Seq | None = None
 
-    def __add__(self, other: _RowCounts) -> _RowCounts:
+    def __add__(self, other: _ForeignCounts) -> _ForeignCounts:
         lowest = min((n for n in (self.foreign_from, other.foreign_from) if n is not None), default=None)
-        return _RowCounts(self.unnumbered + other.unnumbered, self.foreign + other.foreign, lowest)
+        return _ForeignCounts(self.unnumbered + other.unnumbered, self.foreign + other.foreign, lowest)
 
 
-_NONE = _RowCounts(0, 0)
+_NONE = _ForeignCounts(0, 0)
 
 
 def count_foreign_rows(
@@ -63,7 +63,7 @@ def count_foreign_rows(
     field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
     field_id = None if field is None else field.field_id
     deletes = SnapshotDeletes(table, snapshot.manifests(table.io))
-    counter = _Counter(table, field_id, NumberRanges(owned), deletes, last)
+    counter = _ForeignRowCounter(table, field_id, NumberRanges(owned), deletes, last)
     total = _NONE
     entries: list[ManifestEntry] = []
     try:
@@ -81,7 +81,7 @@ def count_foreign_rows(
     return TableCounts(at, total.unnumbered, foreign, now, rows, first, total.foreign_from)
 
 
-class _Counter:
+class _ForeignRowCounter:
     def __init__(
         self, table: Table, field_id: int | None, owned: NumberRanges, deletes: SnapshotDeletes, last: int
     ) -> None:
@@ -92,7 +92,7 @@ class _Counter:
         self._deletes = deletes
         self._numbered_since = int(table.properties.get(NUMBERED_SINCE_PROPERTY, "-1"))
 
-    def count(self, entry: ManifestEntry) -> _RowCounts:
+    def count(self, entry: ManifestEntry) -> _ForeignCounts:
         known = self._from_metrics(entry)
         if known == _NONE:
             return known
@@ -131,23 +131,23 @@ class _Counter:
         suspect = entry.snapshot_id is None or not is_trusted(SnapshotId(entry.snapshot_id), hi)
         return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
 
-    def _from_metrics(self, entry: ManifestEntry) -> _RowCounts | None:
+    def _from_metrics(self, entry: ManifestEntry) -> _ForeignCounts | None:
         """Before deletes; None if the file must be read."""
         file, field_id = entry.data_file, self._field_id
         if field_id is None or self._lacks_the_column(entry):
-            return _RowCounts(file.record_count, 0)
+            return _ForeignCounts(file.record_count, 0)
         if (nulls := null_numbers(file, field_id)) is None:
             return None
         if nulls >= file.record_count:
-            return _RowCounts(file.record_count, 0)
+            return _ForeignCounts(file.record_count, 0)
         if (bounds := number_bounds(file, field_id)) is None:
             return None
         lo, hi = bounds
         if self._owned.contain_all(lo, hi):
-            return _RowCounts(nulls, 0)
+            return _ForeignCounts(nulls, 0)
         # If the file has numbers on both sides of the counter, the lowest above it must be read from its rows.
         if self._owned.contain_none(lo, hi) and not lo <= self._last < hi:
-            return _RowCounts(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
+            return _ForeignCounts(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
         return None
 
     def _lacks_the_column(self, entry: ManifestEntry) -> bool:
@@ -183,7 +183,9 @@ class _Counter:
             return None if self._field_id is None else ids.get(self._field_id)
         return SEQ_COLUMN if SEQ_COLUMN in schema.names else None
 
-    def _count_numbers(self, numbers: pa.Array[Any]) -> _RowCounts:
+    def _count_numbers(self, numbers: pa.Array[Any]) -> _ForeignCounts:
         present = numbers.drop_null().cast(pa.int64()).to_numpy()
         unowned = present[~self._owned.contain(present)]
-        return _RowCounts(numbers.null_count, len(unowned), min(unowned[unowned > self._last].tolist(), default=None))
+        return _ForeignCounts(
+            numbers.null_count, len(unowned), min(unowned[unowned > self._last].tolist(), default=None)
+        )

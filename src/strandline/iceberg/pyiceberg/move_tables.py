@@ -57,8 +57,8 @@ def list_tables(catalog: PyIcebergCatalog, config: LakeConfig, move_id: str | No
 def register(
     catalog: PyIcebergCatalog, name: str, location: str, expected: TableIdentity, earlier: Collection[str]
 ) -> None:
-    """The new catalog has the table then, as it is in the old one. A table that an earlier attempt registered, at one
-    of the `earlier` metadata files, is registered anew. Raises RefusedError if another table has the name."""
+    """Registers the table in the new catalog, as it is in the old one. A table that an earlier attempt registered, at
+    one of the `earlier` metadata files, is registered again. Raises RefusedError if another table has the name."""
     try:
         catalog.register(name, location)
     except TableAlreadyExistsError:

@@ -32,12 +32,11 @@ from strandline.iceberg.pyiceberg.other_table import LoadedTable, WrittenFiles
 from strandline.iceberg.pyiceberg.partition_groups import divide
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from pyiceberg.partitioning import PartitionKey
     from pyiceberg.table import FileScanTask
     from pyiceberg.table.metadata import TableMetadata
 
-    Numbers = npt.NDArray[np.int64]
+    from strandline.iceberg.number_ranges import Numbers
 
 
 _DAYS = (-719_162, 2_932_896)  # the first and the last of Python's own

@@ -97,6 +97,11 @@ def columns_of(schema: Schema) -> tuple[Column, ...]:
     return from_iceberg(schema.model_dump()["fields"])
 
 
+def user_columns(schema: Schema) -> tuple[Column, ...]:
+    """The columns of a table, without Strandline's own."""
+    return tuple(c for c in columns_of(schema) if c.name not in INTERNAL_COLUMNS)
+
+
 def fields_of_arrow(schema: pa.Schema) -> list[dict[str, Any]]:
     """The user's columns of an Arrow schema that has the ids of a table's columns, as Iceberg's JSON."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
@@ -134,7 +139,7 @@ def describe(table: Table) -> TableDescription:
         str(table.metadata.table_uuid),
         table.location(),
         table.metadata.format_version,
-        tuple(c for c in columns_of(table.schema()) if c.name not in INTERNAL_COLUMNS),
+        user_columns(table.schema()),
         _partition_by(table),
         files,
         size,

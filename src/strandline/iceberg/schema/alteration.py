@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.iceberg.schema.columns import ColumnType
+from strandline.iceberg.schema.columns import ColumnType, type_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +34,16 @@ class DropColumn:
 
 
 Alteration = AddColumn | WidenColumn | RenameColumn | DropColumn
+
+
+def alteration_text(alteration: Alteration) -> str:
+    """As a person reads it: `rename at to moment`."""
+    match alteration:
+        case AddColumn(name, kind):
+            return f"add {name}: {type_text(kind)}"
+        case WidenColumn(name, kind):
+            return f"widen {name} to {type_text(kind)}"
+        case RenameColumn(name, new):
+            return f"rename {name} to {new}"
+        case DropColumn(name):
+            return f"drop {name}"

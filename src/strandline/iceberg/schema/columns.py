@@ -41,6 +41,7 @@ class Struct:
 
 
 ColumnType = Primitive | ListOf | MapOf | Struct
+IcebergField = Mapping[str, Any]  # a column in the JSON of a schema, with its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ def iceberg_type(kind: ColumnType, ids: Iterator[int]) -> str | dict[str, Any]:
             return {"type": "struct", "fields": _iceberg_fields(fields, ids)}
 
 
-def from_iceberg(fields: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
+def from_iceberg(fields: Iterable[IcebergField]) -> tuple[Column, ...]:
     """The columns of a schema in a table's metadata."""
     return tuple(Column(f["name"], type_from_iceberg(f["type"]), f["required"], f.get("doc")) for f in fields)
 

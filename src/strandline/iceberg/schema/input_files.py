@@ -18,8 +18,8 @@ HEAD_BYTES = 64 * 1024  # enough of a file to recognize the kind of text
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _PACKED = {".gz": "gzip", ".zst": "zstd"}  # the command that compresses and decompresses each
 
-Format = Literal["jsonl", "csv", "parquet"]
-FORMATS: dict[str, Format] = {
+InputFormat = Literal["jsonl", "csv", "parquet"]
+FORMATS: dict[str, InputFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -28,7 +28,7 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def format_of(path: Path) -> tuple[Format | None, str]:
+def format_of(path: Path) -> tuple[InputFormat | None, str]:
     """The format in a file's name, if it has one, and the suffix of its compression, which may be empty."""
     suffixes = [s.lower() for s in path.suffixes]
     packed = suffixes.pop() if suffixes and suffixes[-1] in _PACKED else ""

@@ -21,6 +21,7 @@ from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.metadata.identifier import CATALOG
 from strandline.iceberg.session import spark_internals
 from strandline.iceberg.session.class_archive import use_flags
+from strandline.iceberg.session.executor_code import send_code
 from strandline.iceberg.session.jars import needed_jars
 from strandline.iceberg.session.launch import REDACTED, context_options, is_local, start_context, stop_context
 from strandline.iceberg.session.runtime import cache_folder, ensure_runtime
@@ -49,6 +50,7 @@ def open_session(
             context = _start(config, s3=with_s3 or settings.warehouse.is_s3, progress=progress)
         else:
             _check_fit(context, config)
+        send_code(context)
         spark_internals.print_no_query_errors()
         root = spark_internals.running_session() or SparkSession(context)
         session = root.newSession()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import ConfigError, FailedError, RuntimeMissing
-from strandline.iceberg.session import spark_internals
+from strandline.iceberg.session import spark_internals, strandline_worker_daemon
 from strandline.iceberg.session.jars import spark_home
 from strandline.iceberg.session.java import JavaFound
 
@@ -43,6 +43,16 @@ PACKAGES = (
     "org.apache.spark.sql",
     "py4j.reflection",
 )
+CLASSES = (
+    "org.apache.spark.api.python.PythonErrorUtils",
+    "org.apache.spark.api.python.PythonUtils",
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.internal.SQLConf",
+)
+"""PySpark asks for them in each expression and each error."""
+
+DAEMON_ON_EXECUTORS = strandline_worker_daemon.__name__.rpartition(".")[2]
+"""A module by itself, as Spark copies it there (`executor_code.py`)."""
 
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
@@ -100,6 +110,7 @@ def context_options(
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     else:
         ours["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+        ours["spark.python.daemon.module"] = DAEMON_ON_EXECUTORS
     _refuse_secret_flags(options)
     merged = ours | dict(options)
     class_path = [*map(str, jars), *filter(None, [options.get("spark.driver.extraClassPath")])]
@@ -146,7 +157,7 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
                 f"Spark's Java process did not start: {last_useful_line(_read(log)) or e}",
                 hint=f"Everything that it printed is in {log}. `strandline doctor` checks what it needs.",
             ) from e
-        spark_internals.name_packages(gateway.jvm, PACKAGES)
+        spark_internals.name_packages(gateway.jvm, PACKAGES, CLASSES)
         try:
             context = SparkContext(conf=conf, gateway=gateway)
         except Exception as e:

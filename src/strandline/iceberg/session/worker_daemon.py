@@ -25,16 +25,21 @@ def without_archives(path: list[str]) -> list[str]:
     return [p for p in jarless if not Path(p).is_relative_to(installed)]
 
 
-def fork_workers(*more: str) -> None:
-    """Until Spark ends. `more` are modules to import beside what every task needs."""
+def prepare_workers(*more: str) -> None:
+    """Imports what every task needs, and `more`."""
     sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()
 
-    for needed in ("numpy", "pyarrow.compute", "pyarrow.parquet", "pyspark.sql.types", *more):
+    for needed in ("numpy", "pyarrow.compute", "pyarrow.parquet", "pyspark.daemon", "pyspark.sql.types", *more):
         import_module(needed)
+    gc.freeze()
+
+
+def fork_workers(*more: str) -> None:
+    """Until Spark ends. `more` are modules to import beside what every task needs."""
+    prepare_workers(*more)
     from pyspark.daemon import manager
 
-    gc.freeze()
     manager()  # type: ignore[no-untyped-call]
 
 

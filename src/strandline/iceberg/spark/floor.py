@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandline.core.purged_ranges import bound
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.metadata.table_metadata import FLOOR_PREFIX, RecordedPurge
 from strandline.iceberg.spark.row_delete import delete
@@ -45,7 +46,7 @@ def write_purge(tables: SparkTables, name: str, purge: RecordedPurge) -> None:
         for other in known:
             if _within(other.rows, combined.rows) and other.name != combined.name:
                 update.remove(other.name)
-        update.set(combined.name, str(combined.count))
+        update.set(combined.name, combined.value)
         update.commit()
 
     tables.repeat(attempt, f"{name} cannot record what is purged")
@@ -60,9 +61,9 @@ def with_neighbours(
     while True:
         others = [p.rows for p in known if not _within(p.rows, combined)]
         if len(others) < recorded_max:
-            inside = [p for p in known if _within(p.rows, combined)]
-            count = purge.count + sum(p.count for p in inside)
-            return RecordedPurge(combined, count, max([purge.number, *(p.number for p in inside)]))
+            every = [purge, *(p for p in known if _within(p.rows, combined))]
+            ranges = bound(r for p in every for r in p.deleted_in)
+            return RecordedPurge.of(ranges, sum(p.count for p in every), max(p.number for p in every))
         nearest = min(others, key=lambda r: (max(int(r.lo) - int(combined.hi), int(combined.lo) - int(r.hi)), r.lo))
         combined = SeqRange(min(combined.lo, nearest.lo), max(combined.hi, nearest.hi))
 

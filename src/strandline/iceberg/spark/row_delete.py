@@ -57,7 +57,7 @@ def _attempt(tables: SparkTables, name: str, condition: str, epoch: int | None) 
             added = write(tables, group, df.where(~_fits(condition)))
             gone = sum(matches.by_file[path] for path in group.paths)
             check_rows(group, added, read=live, deleted=gone)
-    _commit(tables, name, table, _Replaced(snapshot, [*whole, *partial], added), epoch)
+    _commit(tables, name, table, _ReplacedFiles(snapshot, [*whole, *partial], added), epoch)
 
 
 def _fits(condition: str) -> Any:
@@ -106,7 +106,7 @@ def _tasks(
 
 
 @dataclass(frozen=True, slots=True)
-class _Replaced:
+class _ReplacedFiles:
     """What the commit takes from the table as it was at the snapshot, and what it adds."""
 
     snapshot: SnapshotId
@@ -124,7 +124,7 @@ class _Replaced:
         overwrite.commit()
 
 
-def _commit(tables: SparkTables, name: str, table: Any, replaced: _Replaced, epoch: int | None) -> None:
+def _commit(tables: SparkTables, name: str, table: Any, replaced: _ReplacedFiles, epoch: int | None) -> None:
     """Commits the change. After a refusal, removes the new files, but not with a REST catalog."""
     try:
         if epoch is None:
@@ -144,7 +144,7 @@ def _commit(tables: SparkTables, name: str, table: Any, replaced: _Replaced, epo
         raise
 
 
-def _commit_in(tables: SparkTables, name: str, replaced: _Replaced, epoch: int) -> None:
+def _commit_in(tables: SparkTables, name: str, replaced: _ReplacedFiles, epoch: int) -> None:
     """Commits on exactly the metadata whose epoch was checked. If another commit came between, the change is planned on
     the new metadata, as Iceberg itself would do, but with another check."""
     for n in range(tables.attempts_max):

@@ -9,13 +9,13 @@ from pyspark.sql import functions as F
 from strandline.core import failpoints
 from strandline.core.errors import StrandlineError
 from strandline.core.types import SEQ_COLUMN, Anchor, SeqRange
-from strandline.iceberg.metadata.lineage import Links, Memory, RolledBack, Verdict, judge, links_of
+from strandline.iceberg.metadata.lineage import LineageVerdict, Links, Memory, RolledBack, judge, links_of
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS
 from strandline.iceberg.spark.tables import SparkTables
 
 
-def judge_table(tables: SparkTables, name: str, view: TableView, memory: Memory) -> Verdict:
+def judge_table(tables: SparkTables, name: str, view: TableView, memory: Memory) -> LineageVerdict:
     """Reads earlier metadata files, and rows, only if the current metadata do not decide."""
 
     def all_have_rows(blocks: Sequence[SeqRange]) -> bool:
@@ -41,7 +41,7 @@ def _earlier(tables: SparkTables, name: str, view: TableView) -> Iterator[Links]
 
 
 def move(
-    tables: SparkTables, name: str, memory: Memory, on_verdict: Callable[[Verdict], None] = lambda verdict: None
+    tables: SparkTables, name: str, memory: Memory, on_verdict: Callable[[LineageVerdict], None] = lambda verdict: None
 ) -> Anchor | None:
     """Puts the tag on main, unless main was rolled back; returns the tag's position. `on_verdict` is called before the
     commit, and may raise to prevent it."""

@@ -27,15 +27,15 @@ def take_floor(work: IngestContext, connection: Connection, dataset: Dataset) ->
 
 def take_purges(
     work: IngestContext, connection: Connection, dataset: Dataset, last: int
-) -> tuple[list[str], list[SeqRange]]:
-    """Takes purges that this ledger does not know. Returns the sinks that may lack rows because of them, and the purged
-    ranges. `last` is the ledger's counter."""
+) -> tuple[list[str], list[tuple[SeqRange, ...]]]:
+    """Takes purges that this ledger does not know. Returns the sinks that may lack rows because of them, and for each
+    the ranges in which it deleted rows. `last` is the ledger's counter."""
     recorded = work.tables.view(dataset.name).purged
     new = forgotten_purges(recorded, losses.purged(connection, dataset.id), last)
     for purge in new:
         losses.add_purge(connection, dataset.id, purge.rows, max(1, purge.count))
     below = _forget_below(connection, dataset, max((purge.rows.hi for purge in new), default=Seq(0)))
-    return below, [purge.rows for purge in new]
+    return below, [purge.deleted_in for purge in new]
 
 
 def _forget_below(connection: Connection, dataset: Dataset, number: Seq) -> list[str]:

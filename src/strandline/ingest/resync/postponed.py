@@ -73,11 +73,11 @@ def _resync_later(work: IngestContext, dataset: Dataset) -> None:
         if (settled := work.tables.view(dataset.name).settled) is not None:
             table_states.raise_settled(connection, dataset.id, settled)
         below = take_floor(work, connection, dataset)
-        purged, ranges = take_purges(work, connection, dataset, waiting[0].head.rows.lo - 1)
+        purged, purges = take_purges(work, connection, dataset, waiting[0].head.rows.lo - 1)
         datasets.forget_counts(connection)
         table_states.clear_trouble(connection, dataset.id)
-        number = purge_items.take_number(connection, work.witness, dataset.id, ranges)
-        sequence.move(connection, last=counter.last if number is None else number, epoch=epoch)
+        numbers = [purge_items.take_number(connection, work.witness, dataset.id, ranges) for ranges in purges]
+        sequence.move(connection, last=max([counter.last, *(n or 0 for n in numbers)]), epoch=epoch)
         audit.record(
             connection, Event.DATASET_RESYNCED, dataset=dataset.name, ranges=[str(b.head.rows) for b in waiting],
             epoch=epoch, rolled_forward=[str(r) for r in rolled], batches=batches, sinks_below_the_floor=below,

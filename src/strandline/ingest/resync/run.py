@@ -155,9 +155,9 @@ def _resync_locked(
     below = [s for d in in_order for s in take_floor(work, connection, d)]
     purged: list[str] = []
     for dataset in in_order:
-        lost, ranges = take_purges(work, connection, dataset, counter.last)
+        lost, purges = take_purges(work, connection, dataset, counter.last)
         purged += lost
-        if ranges:  # followers get them again: it is unknown whether they did before
+        for ranges in purges:  # followers get them again: it is unknown whether they did before
             last += 1
             purge_items.insert(connection, dataset.id, Seq(last), ranges)
     for dataset in (d for d in datasets.list_datasets(connection) if d.name in unreadable):

@@ -10,10 +10,11 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from strandline.core.errors import SchemaError
-from strandline.ingest.sources.columns import Array, Unfit, arrow_type
-from strandline.ingest.sources.lines import Block
+from strandline.iceberg.arrow_nested import Array
+from strandline.ingest.sources.columns import Unfit, arrow_type
+from strandline.ingest.sources.lines import LineBlock
 from strandline.ingest.sources.misfits import Mask
-from strandline.ingest.sources.rows import RowReader
+from strandline.ingest.sources.rows import LineReader
 from strandline.ingest.sources.values import Misfit
 
 LINE, REJECT, RAW = "_sl_line", "_sl_reject", "_sl_raw"  # no dataset has columns of these names
@@ -23,7 +24,7 @@ RAW_CHARS_MAX = 64 * 1024  # rejected rows pass through the driver; a longer tex
 
 # The typed columns, in the schema's order, of those records that surely fit, and which these are (None: all of them).
 # Raises Unfit or ArrowInvalid if it cannot tell which records are at fault.
-ColumnsReader = Callable[[Block], tuple[list[Array], Mask | None]]
+ColumnsReader = Callable[[LineBlock], tuple[list[Array], Mask | None]]
 
 
 def result_schema(fields: t.StructType) -> t.StructType:
@@ -58,14 +59,14 @@ def count_rows(partition: int, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
 
 
 def to_batches(
-    blocks: Iterable[Block], fields: t.StructType, read_columns: ColumnsReader, read_row: RowReader
+    blocks: Iterable[LineBlock], fields: t.StructType, read_columns: ColumnsReader, read_row: LineReader
 ) -> Iterator[pa.RecordBatch]:
     for block in blocks:
         yield from _convert(block, fields, read_columns, read_row)
 
 
 def _convert(
-    block: Block, fields: t.StructType, read_columns: ColumnsReader, read_row: RowReader
+    block: LineBlock, fields: t.StructType, read_columns: ColumnsReader, read_row: LineReader
 ) -> Iterator[pa.RecordBatch]:
     try:
         columns, fit = read_columns(block)
@@ -95,7 +96,7 @@ def _in_order(fitting: pa.RecordBatch, judged: pa.RecordBatch, fit: Mask) -> pa.
     return both.take(places).combine_chunks().to_batches()[0]
 
 
-def _one_by_one(block: Block, fields: t.StructType, read_row: RowReader) -> pa.RecordBatch:
+def _one_by_one(block: LineBlock, fields: t.StructType, read_row: LineReader) -> pa.RecordBatch:
     rows: list[dict[str, Any]] = []
     reasons: list[str | None] = []
     raws: list[str | None] = []

@@ -18,7 +18,7 @@ from strandline.iceberg.spark.spark_types import spark_schema
 from strandline.ingest.sources.blocks import JUDGED_ROWS_MAX
 from strandline.ingest.sources.columns import Unfit, arrow_type, required_columns
 from strandline.ingest.sources.jsonl import carrier_schema, read_columns
-from strandline.ingest.sources.lines import Block, split_lines
+from strandline.ingest.sources.lines import LineBlock, split_lines
 from strandline.ingest.sources.rows import json_row
 from strandline.ingest.sources.values import Misfit
 
@@ -47,7 +47,7 @@ def _reading(columns: tuple[Column, ...]) -> tuple[t.StructType, pa.Schema, list
 
 
 def _read(
-    block: Block, fields: t.StructType, carriers: pa.Schema, maps: list[str], schema: pa.Schema
+    block: LineBlock, fields: t.StructType, carriers: pa.Schema, maps: list[str], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """From the left, so that the first bad line is found without reading what comes after it."""
     try:
@@ -65,7 +65,7 @@ def _read(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _judged(block: Block, fields: t.StructType, schema: pa.Schema) -> pa.RecordBatch:
+def _judged(block: LineBlock, fields: t.StructType, schema: pa.Schema) -> pa.RecordBatch:
     rows = []
     for index in range(len(block)):
         # Python's lists and objects take far more memory than their text.

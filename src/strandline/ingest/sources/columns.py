@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql import types as t
 
+from strandline.iceberg.arrow_nested import Array
 from strandline.ingest.sources.values import DECIMAL, INTEGER, NOT_ZERO, NUMBER, unsupported
-
-Array = Any  # a pyarrow array: its stubs are generic over types that are only known at run time here
 
 ArrowType = Any
 pc: Any = pyarrow.compute

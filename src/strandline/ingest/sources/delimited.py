@@ -15,11 +15,12 @@ from pyspark.sql import types as t
 from strandline.core.errors import InputError
 from strandline.core.text.wording import nearest
 from strandline.core.types import INTERNAL_COLUMNS
+from strandline.iceberg.arrow_nested import Array
 from strandline.iceberg.schema.input_files import other_delimiter, wrong_delimiter
 from strandline.ingest.sources.blocks import to_batches
-from strandline.ingest.sources.columns import Array, Unfit, arrow_type, from_text
+from strandline.ingest.sources.columns import Unfit, arrow_type, from_text
 from strandline.ingest.sources.identify import SourceFile
-from strandline.ingest.sources.lines import Block, ByteRange, Bytes, Offsets, cut_at, read_blocks, without_return
+from strandline.ingest.sources.lines import ByteRange, Bytes, LineBlock, Offsets, cut_at, read_blocks, without_return
 from strandline.ingest.sources.misfits import Mask, convert_fitting
 from strandline.ingest.sources.rows import csv_cells, csv_row, decode
 from strandline.ingest.sources.values import Misfit
@@ -53,7 +54,7 @@ def read_records(
     )
 
 
-def read_columns(block: Block, fields: t.StructType, header: Sequence[str]) -> tuple[list[Array], Mask | None]:
+def read_columns(block: LineBlock, fields: t.StructType, header: Sequence[str]) -> tuple[list[Array], Mask | None]:
     """The columns of the records that fit, and which these are (None: all)."""
     sent = np.arange(len(block)) if block.suspect is None else np.flatnonzero(~block.suspect)
     if not len(sent):
@@ -83,7 +84,7 @@ def read_columns(block: Block, fields: t.StructType, header: Sequence[str]) -> t
     return whole, taken
 
 
-def _parse(block: Block, sent: Offsets, header: Sequence[str]) -> tuple[pa.Table, Offsets]:
+def _parse(block: LineBlock, sent: Offsets, header: Sequence[str]) -> tuple[pa.Table, Offsets]:
     """The cells as text, and which of the records that were sent have too many or too few of them."""
     if len(sent) < len(block):
         chosen = np.zeros(len(block), bool)
@@ -110,7 +111,7 @@ def _parse(block: Block, sent: Offsets, header: Sequence[str]) -> tuple[pa.Table
     return table, np.array(skipped, np.int64)
 
 
-def split_records(data: bytes, first_line: int, last: bool) -> tuple[Block, int, int]:
+def split_records(data: bytes, first_line: int, last: bool) -> tuple[LineBlock, int, int]:
     """Lines, joined if the newline is inside quotes; empty ones are left out."""
     array = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(array == _NEWLINE)
@@ -121,7 +122,7 @@ def split_records(data: bytes, first_line: int, last: bool) -> tuple[Block, int,
     if len(odd) and len(ends):
         suspect = np.zeros(len(ends), bool)
         suspect[np.minimum(np.searchsorted(ends, odd), len(ends) - 1)] = True
-    block = Block(data, starts, without_return(array, starts, ends), lines, suspect)
+    block = LineBlock(data, starts, without_return(array, starts, ends), lines, suspect)
     return block.only(block.ends > block.starts), taken, first_line + int(np.searchsorted(newlines, taken))
 
 
@@ -161,7 +162,7 @@ def _walk_quotes(quotes: Offsets, before: Bytes, after: Bytes) -> tuple[Offsets,
     return np.array(bounds, np.int64), np.array(odd, np.int64)
 
 
-def _without_header(blocks: Iterator[Block]) -> Iterator[Block]:
+def _without_header(blocks: Iterator[LineBlock]) -> Iterator[LineBlock]:
     if (first := next(blocks, None)) is None:
         return
     if len(first) > 1:

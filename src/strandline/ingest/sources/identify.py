@@ -11,7 +11,7 @@ from strandline.core.errors import InputError, UsageError
 from strandline.iceberg.schema.input_files import (
     FORMATS,
     HEAD_BYTES,
-    Format,
+    InputFormat,
     check_text,
     format_of,
     is_folder,
@@ -30,7 +30,7 @@ _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "Parquet": b"PAR1"}
 class SourceFile:
     path: Path  # as the user named it, for messages
     location: Path  # absolute: executors may have another working directory
-    format: Format
+    format: InputFormat
     compression: Compression
     size_bytes: int
 
@@ -74,11 +74,11 @@ def unreadable(path: Path, error: OSError) -> InputError:
     return InputError(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _format(path: Path, by_name: Format | None, named: str | None) -> Format:
+def _format(path: Path, by_name: InputFormat | None, named: str | None) -> InputFormat:
     if named is not None:
         if named not in _FORMAT_NAMES:
             raise UsageError(f"unknown format {named}", hint=f"It is one of {', '.join(_FORMAT_NAMES)}.")
-        return cast(Format, named)
+        return cast(InputFormat, named)
     if by_name is None:
         raise UsageError(
             f"{path}: the format is not clear from the name",
@@ -96,7 +96,7 @@ def _read_head(path: Path) -> tuple[int, bytes]:
         raise unreadable(path, e) from e
 
 
-def _check_magic(path: Path, format: Format, compression: Compression, head: bytes) -> None:
+def _check_magic(path: Path, format: InputFormat, compression: Compression, head: bytes) -> None:
     content = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
     claimed = {"gz": "gzip", "zst": "zstd", "none": "Parquet" if format == "parquet" else None}[compression]
     if claimed == "zstd" and content is None and head[1:4] == b"\x2a\x4d\x18":

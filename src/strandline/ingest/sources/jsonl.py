@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.json as pj
 from pyspark.sql import types as t
 
+from strandline.iceberg.arrow_nested import Array
 from strandline.ingest.sources.blocks import ColumnsReader, to_batches
-from strandline.ingest.sources.columns import Array, Unfit, carrier_type, from_carrier
+from strandline.ingest.sources.columns import Unfit, carrier_type, from_carrier
 from strandline.ingest.sources.identify import SourceFile
 from strandline.ingest.sources.kinds import Kinds
-from strandline.ingest.sources.lines import Block, ByteRange, read_blocks, split_lines
+from strandline.ingest.sources.lines import ByteRange, LineBlock, read_blocks, split_lines
 from strandline.ingest.sources.maps import rewrite_maps
 from strandline.ingest.sources.misfits import Mask, convert_fitting, may_have_become_zero
 from strandline.ingest.sources.rows import json_row
@@ -37,7 +38,7 @@ def fitting_reader(fields: t.StructType) -> ColumnsReader:
     kinds = Kinds(fields)
     converts = [partial(from_carrier, dt=f.dataType) for f in fields]
 
-    def read(block: Block) -> tuple[list[Array], Mask | None]:
+    def read(block: LineBlock) -> tuple[list[Array], Mask | None]:
         plausible: Mask | None = None
         try:
             arrays = _parse(block, schema, map_columns)
@@ -61,7 +62,7 @@ def carrier_schema(fields: t.StructType) -> pa.Schema:
     return pa.schema([pa.field(f.name, carrier_type(f.dataType)) for f in fields])
 
 
-def read_columns(block: Block, fields: t.StructType, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
+def read_columns(block: LineBlock, fields: t.StructType, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
     """The columns of all lines; raises Unfit or ArrowInvalid if one does not fit."""
     arrays = _parse(block, schema, map_columns)
     if may_have_become_zero(block, arrays, fields) is not None:
@@ -69,7 +70,7 @@ def read_columns(block: Block, fields: t.StructType, schema: pa.Schema, map_colu
     return [from_carrier(array, field.dataType) for array, field in zip(arrays, fields, strict=True)]
 
 
-def _parse(block: Block, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
+def _parse(block: LineBlock, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
     _demand_objects(block)
     if map_columns:
         text = memoryview(rewrite_maps(block, map_columns))
@@ -87,7 +88,7 @@ def _parse(block: Block, schema: pa.Schema, map_columns: list[str]) -> list[Arra
     return [table.column(i).chunk(0) for i in range(table.num_columns)]
 
 
-def _demand_objects(block: Block) -> None:
+def _demand_objects(block: LineBlock) -> None:
     """Raises Unfit unless every line begins and ends with a brace. The parser takes values one after another and
     ignores lines. With the braces no value spans two lines (`}` and `{` never meet inside one): equal counts mean one
     per line."""

@@ -17,8 +17,9 @@ import pyarrow.compute
 from pydantic_core import from_json
 from pyspark.sql import types as t
 
-from strandline.ingest.sources.columns import TEXT, Array
-from strandline.ingest.sources.lines import Block
+from strandline.iceberg.arrow_nested import Array
+from strandline.ingest.sources.columns import TEXT
+from strandline.ingest.sources.lines import LineBlock
 from strandline.ingest.sources.misfits import Mask
 from strandline.ingest.sources.values import INTEGER_BITS, NUMBER
 
@@ -32,7 +33,7 @@ _PLAIN_KEY = re.compile("[A-Za-z0-9_]+")
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
 _GAP = r"[ \t]*"
 
-Check = Callable[[Any], bool]
+ValueCheck = Callable[[Any], bool]
 
 
 class Kinds:
@@ -43,7 +44,7 @@ class Kinds:
         self._shapes: dict[tuple[tuple[str, ...], tuple[type, ...]], bool] = {}
         self._patterns: dict[tuple[str, ...], str] = {}
 
-    def fitting(self, block: Block) -> Mask:
+    def fitting(self, block: LineBlock) -> Mask:
         """Which lines may fit. Lines with decimals in an unusual notation are not among them."""
         fit = np.zeros(len(block), bool)
         if not self._patterns:
@@ -138,7 +139,7 @@ def _types(dt: t.DataType) -> frozenset[type]:
     return frozenset()
 
 
-def _check(dt: t.DataType) -> Check | None:
+def _check(dt: t.DataType) -> ValueCheck | None:
     """A check of what the Python type leaves open; None if there is nothing more to check."""
     match dt:
         case t.ArrayType():
@@ -160,7 +161,7 @@ def _check(dt: t.DataType) -> Check | None:
     return None
 
 
-def _deep(dt: t.DataType) -> Check:
+def _deep(dt: t.DataType) -> ValueCheck:
     types, check = _types(dt), _check(dt)
     if check is None:
         return lambda value: type(value) in types

@@ -44,7 +44,7 @@ class ByteRange:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class LineBlock:
     """Records of a file: where each begins and ends in `data`, without its line end, and the line where it begins."""
 
     data: bytes
@@ -59,17 +59,17 @@ class Block:
     def record(self, index: int) -> bytes:
         return self.data[self.starts[index] : self.ends[index]]
 
-    def part(self, lo: int, hi: int) -> Block:
+    def part(self, lo: int, hi: int) -> LineBlock:
         return self._chosen(slice(lo, hi))
 
-    def only(self, keep: npt.NDArray[np.bool_]) -> Block:
+    def only(self, keep: npt.NDArray[np.bool_]) -> LineBlock:
         return self if keep.all() else self._chosen(keep)
 
-    def _chosen(self, which: slice | npt.NDArray[np.bool_]) -> Block:
+    def _chosen(self, which: slice | npt.NDArray[np.bool_]) -> LineBlock:
         suspect = None if self.suspect is None else self.suspect[which]
-        return Block(self.data, self.starts[which], self.ends[which], self.lines[which], suspect)
+        return LineBlock(self.data, self.starts[which], self.ends[which], self.lines[which], suspect)
 
-    def gathered(self, keep: npt.NDArray[np.bool_]) -> Block:
+    def gathered(self, keep: npt.NDArray[np.bool_]) -> LineBlock:
         """Those records over bytes of their own, for parsers that read from the first to the last."""
         chosen = np.flatnonzero(keep)
         if len(chosen) in (0, len(self)):
@@ -81,7 +81,7 @@ class Block:
         placed = np.concatenate(([0], np.cumsum(stops - begins + 1)[:-1]))
         moved = np.repeat(placed - begins, last - first + 1)
         suspect = None if self.suspect is None else self.suspect[chosen]
-        return Block(
+        return LineBlock(
             b"\n".join(runs), self.starts[chosen] + moved, self.ends[chosen] + moved, self.lines[chosen], suspect
         )
 
@@ -104,7 +104,7 @@ class Block:
 
 # (bytes, number of their first line, are these the last) to the complete records in them, how many bytes those took,
 # and the number of the line after them.
-Splitter = Callable[[bytes, int, bool], tuple[Block, int, int]]
+Splitter = Callable[[bytes, int, bool], tuple[LineBlock, int, int]]
 
 
 def plan_ranges(source: SourceFile, parallelism: int) -> list[ByteRange]:
@@ -132,7 +132,7 @@ def plan_ranges(source: SourceFile, parallelism: int) -> list[ByteRange]:
     return [ByteRange(start, end, first) for (start, end), first in zip(spans, firsts, strict=True)]
 
 
-def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterator[Block]:
+def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterator[LineBlock]:
     """The blocks of one range, in order. The rest of a chunk is carried over to the next."""
     line = span.first_line
     pieces: list[bytes] = []
@@ -162,13 +162,13 @@ def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterato
         _check_length(carried_bytes, line, source)
 
 
-def split_lines(data: bytes, first_line: int, last: bool) -> tuple[Block, int, int]:
+def split_lines(data: bytes, first_line: int, last: bool) -> tuple[LineBlock, int, int]:
     """Lines of JSON: spaces around them dropped, blank ones left out."""
     array = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(array == _NEWLINE)
     starts, ends, taken = cut_at(newlines, len(data), last)
     lines = np.arange(first_line, first_line + len(ends), dtype=np.int64)
-    block = Block(data, *_trimmed(data, array, starts, ends), lines)
+    block = LineBlock(data, *_trimmed(data, array, starts, ends), lines)
     return block.only(block.ends > block.starts), taken, first_line + len(newlines)
 
 

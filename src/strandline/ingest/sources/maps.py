@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strandline.ingest.sources.columns import Unfit
-from strandline.ingest.sources.lines import Block, Bytes, Offsets
+from strandline.ingest.sources.lines import Bytes, LineBlock, Offsets
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_LIST, _CLOSE_LIST = b"{}[]"
@@ -30,7 +30,7 @@ _SPACE = np.zeros(256, bool)
 _SPACE[[9, 10, 13, 32]] = True
 
 
-def rewrite_maps(block: Block, columns: Sequence[str]) -> bytes:
+def rewrite_maps(block: LineBlock, columns: Sequence[str]) -> bytes:
     """The records of the block, newlines between them, with the objects under these names rewritten. Raises Unfit."""
     start = int(block.starts[0])
     text = np.frombuffer(block.data, np.uint8)[start : int(block.ends[-1])]

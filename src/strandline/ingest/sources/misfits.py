@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql import types as t
 
-from strandline.ingest.sources.columns import Array, Unfit, arrow_type, became_zero
-from strandline.ingest.sources.lines import Block
+from strandline.iceberg.arrow_nested import Array
+from strandline.ingest.sources.columns import Unfit, arrow_type, became_zero
+from strandline.ingest.sources.lines import LineBlock
 from strandline.ingest.sources.values import INTEGER_BITS, NUMBER
 
 pc: Any = pyarrow.compute
@@ -73,7 +74,7 @@ def _convert(array: Array, dt: t.DataType, convert: Convert) -> tuple[Array, Mas
         return convert(array.filter(pa.array(~bad))), bad
 
 
-def may_have_become_zero(block: Block, arrays: Sequence[Array], fields: t.StructType) -> Mask | None:
+def may_have_become_zero(block: LineBlock, arrays: Sequence[Array], fields: t.StructType) -> Mask | None:
     """Which JSON lines have a zero in a float column and a number that is small enough to become one; None if there is
     no such line. With Arrow's parser, it is unknown how a zero was written."""
     zero = np.zeros(len(block), bool)

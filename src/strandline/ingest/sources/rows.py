@@ -10,14 +10,14 @@ from pyspark.sql import types as t
 
 from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS
-from strandline.ingest.sources.values import Misfit, Number, from_json_scalar, from_text, named, show
+from strandline.ingest.sources.values import Misfit, NumberText, from_json_scalar, from_text, named, show
 
-RowReader = Callable[[bytes], dict[str, Any]]  # the row's values by column, as Arrow takes them; raises Misfit
+LineReader = Callable[[bytes], dict[str, Any]]  # the row's values by column, as Arrow takes them; raises Misfit
 
 
 def json_row(line: bytes, fields: t.StructType) -> dict[str, Any]:
     document = _parse(decode(line))
-    if not isinstance(document, _Object):
+    if not isinstance(document, _JsonObject):
         raise Misfit("not an object")
     return _struct(document, fields, "")
 
@@ -73,7 +73,7 @@ def decode(line: bytes) -> str:
         raise Misfit(f"invalid UTF-8 at byte {e.start + 1}") from e
 
 
-class _Object(list[tuple[str, Any]]):
+class _JsonObject(list[tuple[str, Any]]):
     """A JSON object with its keys as written, so that a duplicate key is seen."""
 
 
@@ -82,7 +82,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_Object, parse_float=Number, parse_int=Number, parse_constant=_refuse_constant
+    object_pairs_hook=_JsonObject, parse_float=NumberText, parse_int=NumberText, parse_constant=_refuse_constant
 )
 
 
@@ -98,22 +98,22 @@ def _parse(text: str) -> Any:
 def _value(value: Any, dt: t.DataType, path: str) -> Any:
     match dt:
         case t.StructType():
-            if isinstance(value, _Object):
+            if isinstance(value, _JsonObject):
                 return _struct(value, dt, path + ".")
         case t.ArrayType():
-            if isinstance(value, list) and not isinstance(value, _Object):
+            if isinstance(value, list) and not isinstance(value, _JsonObject):
                 return [_element(v, dt.elementType, dt.containsNull, path + "[]") for v in value]
         case t.MapType():
-            if isinstance(value, _Object):
+            if isinstance(value, _JsonObject):
                 return _map(value, dt, path)
         case _:
             if not isinstance(value, list):
                 return _at(path, from_json_scalar, value, dt)
-    written = "an object" if isinstance(value, _Object) else "a list" if isinstance(value, list) else show(value)
+    written = "an object" if isinstance(value, _JsonObject) else "a list" if isinstance(value, list) else show(value)
     raise Misfit(f'column "{path}": {written} is not {named(dt)}')
 
 
-def _struct(document: _Object, fields: t.StructType, prefix: str) -> dict[str, Any]:
+def _struct(document: _JsonObject, fields: t.StructType, prefix: str) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for key, value in document:
         if key in given:
@@ -135,7 +135,7 @@ def _struct(document: _Object, fields: t.StructType, prefix: str) -> dict[str, A
     return row
 
 
-def _map(document: _Object, dt: t.MapType, path: str) -> list[tuple[Any, Any]]:
+def _map(document: _JsonObject, dt: t.MapType, path: str) -> list[tuple[Any, Any]]:
     entries: list[tuple[Any, Any]] = []
     seen: set[Any] = set()
     for written, value in document:

@@ -58,7 +58,7 @@ class Misfit(Exception):
     """Why a value does not fit, without its column."""
 
 
-class Number(str):
+class NumberText(str):
     """A JSON number as it was written: a float would have lost digits already."""
 
 
@@ -71,7 +71,7 @@ def named(dt: t.DataType) -> str:
 
 def show(value: Any) -> str:
     """A value as it was written, short enough for a message, and always valid text."""
-    text = str(value) if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
+    text = str(value) if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)
     if len(text) > SHOWN_CHARS_MAX:
         text = text[: SHOWN_CHARS_MAX - 1] + "…"
     return text.encode("utf-8", "backslashreplace").decode()
@@ -84,16 +84,16 @@ def from_json_scalar(value: Any, dt: t.DataType) -> Any:
             if isinstance(value, bool):
                 return value
         case t.ByteType() | t.ShortType() | t.IntegerType() | t.LongType():
-            if isinstance(value, Number):
+            if isinstance(value, NumberText):
                 return _integer(value, dt)
         case t.FloatType() | t.DoubleType():
-            if isinstance(value, Number) or (isinstance(value, str) and value in SPECIAL_FLOATS):
+            if isinstance(value, NumberText) or (isinstance(value, str) and value in SPECIAL_FLOATS):
                 return _float(value, dt)
         case t.DecimalType():
             if isinstance(value, str):
                 return _decimal(value, dt)
         case _:
-            if isinstance(value, str) and not isinstance(value, Number):
+            if isinstance(value, str) and not isinstance(value, NumberText):
                 return from_text(value, dt)
     raise _misfit(value, dt)
 
@@ -143,26 +143,26 @@ def _integer(text: str, dt: t.DataType) -> int:
     bound = 2 ** (INTEGER_BITS[type(dt)] - 1)
     # longer than any 64-bit number, and Python refuses to convert very long ones
     if len(text) > 20 or not -bound <= int(text) < bound:
-        raise Misfit(f"{show(Number(text))} is out of range for {named(dt)}")
+        raise Misfit(f"{show(NumberText(text))} is out of range for {named(dt)}")
     return int(text)
 
 
 def _float(text: str, dt: t.DataType) -> float:
-    if not isinstance(text, Number) and text in SPECIAL_FLOATS:
+    if not isinstance(text, NumberText) and text in SPECIAL_FLOATS:
         return SPECIAL_FLOATS[text]
     if not _NUMBER.fullmatch(text):
         raise _misfit(text, dt)
     # by way of a double, a float would be rounded twice
     value = float(pa.scalar(str(text)).cast(pa.float32()).as_py()) if isinstance(dt, t.FloatType) else float(text)
     if math.isinf(value):
-        raise Misfit(f"{show(Number(text))} is out of range for {named(dt)}")
+        raise Misfit(f"{show(NumberText(text))} is out of range for {named(dt)}")
     if value == 0 and _NOT_ZERO.match(text):
-        raise Misfit(f"{show(Number(text))} is too small for {named(dt)}: it would become 0")
+        raise Misfit(f"{show(NumberText(text))} is too small for {named(dt)}: it would become 0")
     return value
 
 
 def _decimal(text: str, dt: t.DecimalType) -> Decimal:
-    if not (_NUMBER if isinstance(text, Number) else _DECIMAL).fullmatch(text):
+    if not (_NUMBER if isinstance(text, NumberText) else _DECIMAL).fullmatch(text):
         raise _misfit(text, dt)
     try:
         sign, digits, exponent = Decimal(text).as_tuple()
@@ -174,7 +174,7 @@ def _decimal(text: str, dt: t.DecimalType) -> Decimal:
     if not stripped:
         return Decimal((0, (0,), -dt.scale))
     if power < 0 or len(stripped) + power > dt.precision:
-        raise Misfit(f"{show(Number(text))} does not fit {named(dt)}")
+        raise Misfit(f"{show(NumberText(text))} does not fit {named(dt)}")
     unscaled = tuple(map(int, stripped)) + (0,) * power
     return Decimal((sign, unscaled, -dt.scale))
 

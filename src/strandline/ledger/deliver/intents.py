@@ -28,7 +28,7 @@ from strandline.core.delivery_types import (
 from strandline.core.errors import WatermarkMoved
 from strandline.core.types import Lease, Seq, SeqRange
 from strandline.ledger.deliver import plans, sinks
-from strandline.ledger.deliver.lanes import Token, of_sink
+from strandline.ledger.deliver.lanes import MakeToken, of_sink
 from strandline.ledger.engine import Ledger, from_row, rows_with, slices, utc_now
 from strandline.ledger.maintain import floors
 from strandline.ledger.schema.core import chunk, intent, lane
@@ -90,7 +90,7 @@ def store_plan(
     until: Seq,
     lanes: Sequence[LanePlan],
     options: Mapping[str, str],
-    token: Token,
+    token: MakeToken,
     left_out: Collection[str] = (),
     waits_upto: Seq | None = None,
 ) -> list[Intent] | None:
@@ -194,7 +194,7 @@ def offer(ledger: Ledger, lease: Lease, chunks: Iterable[ChunkId]) -> bool:
     return True
 
 
-def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Intent], token: Token) -> bool:
+def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Intent], token: MakeToken) -> bool:
     """Closes intents whose chunks are all settled, and moves the lanes' watermarks from exactly where the intents
     start; False if the lease is lost. Skips intents that are closed: the answer to a commit may have been lost."""
     _check_lease(lease, sink)
@@ -256,7 +256,7 @@ MOVE_LANE = (
 
 
 def _moves(
-    connection: sa.Connection, sink: SinkRecord, intents: Sequence[Intent], token: Token, now: datetime
+    connection: sa.Connection, sink: SinkRecord, intents: Sequence[Intent], token: MakeToken, now: datetime
 ) -> list[dict[str, Any]]:
     chunks: dict[int, list[Chunk]] = {}
     query = sa.select(chunk.c.intent_id, *CHUNK_COLUMNS).order_by(chunk.c.lo)

@@ -21,7 +21,7 @@ from strandline.ledger.engine import lock_row, utc_now
 from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import intent, lane, partition_hash, sink
 
-Token = Callable[[Seq | None], str]  # makes the continuation token of a watermark
+MakeToken = Callable[[Seq | None], str]  # makes the continuation token of a watermark
 
 
 def _lane(row: Any) -> Lane:
@@ -193,7 +193,7 @@ def rebuild(
     partition: str,
     *,
     mark: Seq | None,
-    token: Token,
+    token: MakeToken,
     last: SeqRange | None,
     builds_on: Seq | None = None,
 ) -> Lane:
@@ -240,7 +240,7 @@ def forget_last(connection: sa.Connection, found: Lane) -> None:
     )
 
 
-def _place(mark: Seq | None, token: Token, last: SeqRange | None) -> dict[str, Any]:
+def _place(mark: Seq | None, token: MakeToken, last: SeqRange | None) -> dict[str, Any]:
     return {
         "mark": mark,
         "continuation": token(mark),

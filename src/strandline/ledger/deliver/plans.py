@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import NOT_PARTITIONED, ChunkPlan, ChunkState, LaneId, LanePlan, SinkRecord
 from strandline.core.errors import WatermarkMoved
 from strandline.core.types import Seq
-from strandline.ledger.deliver.lanes import Token, of_sink
+from strandline.ledger.deliver.lanes import MakeToken, of_sink
 from strandline.ledger.deliver.sinks import options_text
 from strandline.ledger.engine import one_of, utc_now
 from strandline.ledger.ingest import blocks
@@ -46,7 +46,7 @@ def write(
     until: Seq,
     lanes: Sequence[LanePlan],
     options: Mapping[str, str],
-    token: Token,
+    token: MakeToken,
     left_out: Collection[str],
 ) -> set[LaneId]:
     """Stores the plan and returns the lanes that got an intent. The caller has checked the fence."""
@@ -127,7 +127,7 @@ def _is_not_partitioned(connection: sa.Connection, sink: SinkRecord) -> bool:
 
 
 def _make_lanes(
-    connection: sa.Connection, sink: SinkRecord, marks: Mapping[str, Seq | None], token: Token, now: datetime
+    connection: sa.Connection, sink: SinkRecord, marks: Mapping[str, Seq | None], token: MakeToken, now: datetime
 ) -> None:
     tokens = {mark: token(mark) for mark in set(marks.values())}
     fixed = {"sink_id": sink.id, "generation": sink.generation, "exported": 0, "withheld": 0, "version": 1}
@@ -179,7 +179,7 @@ def _values(part: ChunkPlan, now: datetime) -> dict[str, Any]:
 
 
 def _move_the_rest(
-    connection: sa.Connection, sink: SinkRecord, until: Seq, token: Token, now: datetime, left_out: Collection[str]
+    connection: sa.Connection, sink: SinkRecord, until: Seq, token: MakeToken, now: datetime, left_out: Collection[str]
 ) -> None:
     """Moves the watermarks of lanes that get nothing. One condition skips both the lanes of the plan and those that
     were busy before, because they have an open intent by now. A lane in `left_out` had an open intent when the planner

@@ -44,6 +44,14 @@ def insert(
     insert_item(connection, dataset, number, ItemKind.PURGE, item_ranges.of_purge(merge_ranges(ranges)), name)
 
 
+def first_row_above(connection: sa.Connection, dataset: DatasetId, number: Seq) -> Seq | None:
+    """The first row of the purges with a higher number. None if there are none."""
+    is_purge = (block.c.item == ItemKind.PURGE.value, block.c.state == sa.literal_column("'published'"))
+    query = sa.select(block.c.ranges).where(block.c.dataset_id == dataset, block.c.lo > number, *is_purge)
+    found = [item_ranges.read(row.ranges)[0] for row in connection.execute(query)]
+    return min((r.lo for ranges in found for r in ranges), default=None)
+
+
 _BEGUN = "begun-purge-"
 
 

@@ -31,7 +31,7 @@ def _counter(row: Any) -> Counter:
 
 
 def _in_use(row: Any) -> Counter:
-    """Raises LedgerMoved for a ledger that a migration has closed: others go on elsewhere."""
+    """Raises LedgerMoved for a ledger that a migration has closed: the lake continues in another one."""
     counter = _counter(row)
     if (move := move_of(row)) is not None:
         raise move.refusal()

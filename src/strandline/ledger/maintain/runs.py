@@ -27,7 +27,7 @@ from strandline.ledger.run_records import Renewed, RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
 
-RunId = NewType("RunId", int)
+MaintenanceRunId = NewType("MaintenanceRunId", int)
 # For this long, files that a dead job may have written are not garbage, and its record stays.
 DIED_SPARED = timedelta(days=7)
 _DIED = "its process has stopped renewing its lease; what it had committed stays, and the next run continues"
@@ -35,7 +35,7 @@ _DIED = "its process has stopped renewing its lease; what it had committed stays
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceRun:
-    id: RunId
+    id: MaintenanceRunId
     dataset: str
     kind: MaintenanceKind
     node: str
@@ -116,7 +116,9 @@ def _of(dataset: DatasetId, kind: MaintenanceKind) -> tuple[sa.ColumnElement[boo
     return maintenance_run.c.dataset_id == dataset, maintenance_run.c.kind == kind.value
 
 
-def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after: RunId | None = None) -> RunId | None:
+def begin(
+    connection: sa.Connection, new: NewRun, *, lease_seconds: float, after: MaintenanceRunId | None = None
+) -> MaintenanceRunId | None:
     """Registers a job; `AlreadyRunning` if one is under way. None for a scheduled job that another process has started
     since `after` was the last run."""
     now = utc_now()
@@ -139,9 +141,9 @@ def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after
     return _insert(connection, new, dry_run=False, started_at=now, heartbeat_at=now)
 
 
-def _insert(connection: sa.Connection, new: NewRun, **values: object) -> RunId:
+def _insert(connection: sa.Connection, new: NewRun, **values: object) -> MaintenanceRunId:
     job = {"dataset_id": new.dataset, "kind": new.kind.value, "node": new.node, "by_schedule": new.by_schedule}
-    return RunId(_RUNS.add(connection, **job, **values))
+    return MaintenanceRunId(_RUNS.add(connection, **job, **values))
 
 
 def record_dry_run(
@@ -152,7 +154,7 @@ def record_dry_run(
     outcome: MaintenanceOutcome,
     reason: str | None,
     result: Mapping[str, Any] | None,
-) -> RunId:
+) -> MaintenanceRunId:
     """Stores what a dry run found, when it is over: it writes no files that the reconciler would have to spare."""
     ending = _ending(outcome, reason, result)
     started = {"started_at": min(started_at, ending["ended_at"]), "heartbeat_at": ending["ended_at"]}
@@ -164,14 +166,14 @@ def _ending(outcome: MaintenanceOutcome, reason: str | None, result: Mapping[str
     return {"ended_at": utc_now(), "outcome": outcome.value, "reason": reason, "result": text}
 
 
-def beat(connection: sa.Connection, id: RunId) -> Renewed | None:
+def beat(connection: sa.Connection, id: MaintenanceRunId) -> Renewed | None:
     """Says whether the run was called off. None if it was taken for dead."""
     return _RUNS.renew(connection, maintenance_run.c.id == id, heartbeat_at=utc_now())
 
 
 def end(
     connection: sa.Connection,
-    id: RunId,
+    id: MaintenanceRunId,
     outcome: MaintenanceOutcome,
     *,
     reason: str | None,

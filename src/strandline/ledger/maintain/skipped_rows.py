@@ -15,7 +15,7 @@ from strandline.core.delivery_types import Intent, LaneId, SinkRecord
 from strandline.core.errors import WatermarkMoved
 from strandline.core.types import Lease, Seq
 from strandline.ledger.deliver import intents, lanes, sinks
-from strandline.ledger.deliver.lanes import Token
+from strandline.ledger.deliver.lanes import MakeToken
 from strandline.ledger.engine import utc_now
 from strandline.ledger.schema.core import chunk, intent
 from strandline.ledger.schema.core import sink as sink_table
@@ -51,7 +51,7 @@ def move(
     drops: Sequence[LaneDrop],
     *,
     planned: Seq | None,
-    token: Token,
+    token: MakeToken,
 ) -> bool:
     """False if the lease is lost. Landed chunks are counted as if their intent had been closed. The rest of an intent
     beyond `until` becomes an intent of its own, and stays promised."""

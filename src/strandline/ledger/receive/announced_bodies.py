@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from strandline.core import batch_names
 from strandline.core.errors import WatermarkMoved
-from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
+from strandline.core.forward_protocol import BodyIdentity, KeyIdentity, RangeIdentity
 from strandline.core.types import BlockHead, BlockKind, DatasetId, ItemKind, Published, Reserved, SeqRange
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.ingest import blocks
@@ -143,14 +143,14 @@ def record(connection: sa.Connection, dataset: DatasetId, announced: AnnouncedBa
         problem = _settle_known(connection, known, announced.numbers)
     else:
         identities = _identities(connection, dataset, announced.receipt.bodies)
-        touched = _touched(connection, dataset, identities)
-        kept, problem = _make_room(connection, dataset, announced.receipt.bodies, touched)
+        conflicting = _conflicting(connection, dataset, identities)
+        recordable, problem = _delete_replaced(connection, dataset, announced.receipt.bodies, conflicting)
         batch = batch_receipts.insert_published(connection, dataset, name, announced.numbers)
-        if kept:
+        if recordable:
             placed = {"batch": batch, "spool_removed_at": utc_now()}  # its file is at the leader, if anywhere
-            bodies = [(body, identities[n]) for n, body in enumerate(announced.receipt.bodies) if n in kept]
+            bodies = [(body, identities[n]) for n, body in enumerate(announced.receipt.bodies) if n in recordable]
             connection.execute(received.insert(), [_values(dataset, b, identity) | placed for b, identity in bodies])
-    _keep_claims(connection, dataset, announced.claims)
+    _store_claims(connection, dataset, announced.claims)
     if problem is not None:
         problem = f"batch {name} of the leader: {problem}"
         receive_holds.put(connection, dataset, problem)
@@ -200,7 +200,7 @@ _KNOWN = sa.select(received, receive_batch.c.batch_id.label("batch_name"), recei
 )
 
 
-def _touched(
+def _conflicting(
     connection: sa.Connection, dataset: DatasetId, identities: Sequence[dict[str, Any]]
 ) -> dict[int, list[Any]]:
     """By place in the list: the ledger's bodies with that key, or that overlap that range. There are hardly any, so one
@@ -224,33 +224,33 @@ def _touched(
     return found
 
 
-def makes_room(identity: Identity, *, is_ingested: bool) -> bool:
+def is_replaceable(identity: BodyIdentity, *, is_ingested: bool) -> bool:
     """Whether the leader's record of a body replaces the one of this site: if the body only waits here, or if it has a
     key, which the leader may have forgotten so that a client has used it again."""
     return not is_ingested or isinstance(identity, KeyIdentity)
 
 
-def _make_room(
-    connection: sa.Connection, dataset: DatasetId, bodies: Sequence[ReceiptBody], touched: dict[int, list[Any]]
+def _delete_replaced(
+    connection: sa.Connection, dataset: DatasetId, bodies: Sequence[ReceiptBody], conflicting: dict[int, list[Any]]
 ) -> tuple[set[int], str | None]:
     """Deletes the bodies that are replaced. Returns the places of the bodies that can be recorded, and what contradicts
     the others."""
-    kept, problem, gone = set(range(len(bodies))), None, set[int]()
-    for n, rows in touched.items():
+    recordable, problem, gone = set(range(len(bodies))), None, set[int]()
+    for n, rows in conflicting.items():
         identity = bodies[n].note.identity
-        if all(makes_room(identity, is_ingested=_is_ingested(connection, dataset, row)) for row in rows):
+        if all(is_replaceable(identity, is_ingested=_is_ingested(connection, dataset, row)) for row in rows):
             gone |= {row.id for row in rows}
         else:
-            kept.discard(n)
+            recordable.discard(n)
             problem = problem or f"the ledger has other rows, or another batch, for {batch_receipts.named(identity)}"
-    emptied = {row.batch for rows in touched.values() for row in rows if row.id in gone and row.batch is not None}
+    emptied = {row.batch for rows in conflicting.values() for row in rows if row.id in gone and row.batch is not None}
     for some in slices(gone):
         connection.execute(received.delete().where(received.c.id.in_(some)))
     has_bodies = sa.exists().where(received.c.batch == receive_batch.c.id)
     for some in slices(emptied):
         left = (receive_batch.c.id.in_(some), receive_batch.c.published_at.is_(None), ~has_bodies)
         connection.execute(receive_batch.delete().where(*left))
-    return kept, problem
+    return recordable, problem
 
 
 def _is_ingested(connection: sa.Connection, dataset: DatasetId, row: Any) -> bool:
@@ -259,12 +259,12 @@ def _is_ingested(connection: sa.Connection, dataset: DatasetId, row: Any) -> boo
     return blocks.of_batch(connection, dataset, row.batch_name) is not None
 
 
-def _keep_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequence[AnnouncedClaim]) -> None:
+def _store_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequence[AnnouncedClaim]) -> None:
     """Stores the claims as the leader has them. A claim that is older than the stored one is ignored: it comes from a
     slow applier."""
-    have = find_sources(connection, [(dataset, c.lake, c.dataset) for c in claims])
+    stored = find_sources(connection, [(dataset, c.lake, c.dataset) for c in claims])
     for claim in claims:
-        known = have.get((dataset, claim.lake, claim.dataset))
+        known = stored.get((dataset, claim.lake, claim.dataset))
         owner = None if claim.owner is None else tokens.recall(connection, claim.owner)
         values = {
             "instance": claim.instance,
@@ -346,7 +346,7 @@ def hold_unknown(connection: sa.Connection, dataset: DatasetId) -> str | None:
     return reason
 
 
-def keep_leader_hold(connection: sa.Connection, dataset: DatasetId, reason: str | None) -> None:
+def store_leader_hold(connection: sa.Connection, dataset: DatasetId, reason: str | None) -> None:
     """Stores the hold of the leader's receiver; `reason` is None if it has none. The site's own holds stay."""
     known = receive_holds.list_holds(connection).get(dataset)
     if reason is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
+from strandline.core.forward_protocol import BodyIdentity, KeyIdentity, LaneName, RangeIdentity
 from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.engine import rows_with, utc_now
 from strandline.ledger.receive import tokens
@@ -38,7 +38,7 @@ _BODIES = (
 
 
 def _body(row: Any) -> ReceiptBody:
-    identity: Identity
+    identity: BodyIdentity
     if row.lane_id is None:
         identity, owner = KeyIdentity(row.key), tokens.fingerprint(row.token_name, row.token_hash)
     else:
@@ -138,7 +138,7 @@ def body_values(dataset: DatasetId, body: ReceiptBody) -> dict[str, Any]:
     }
 
 
-def named(identity: Identity) -> str:
+def named(identity: BodyIdentity) -> str:
     if isinstance(identity, KeyIdentity):
         return f"the key {identity.key!r}"
     return f"the range {identity.rows} of lake {identity.lane.lake}, dataset {identity.lane.dataset}"

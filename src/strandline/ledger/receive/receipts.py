@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from strandline.core.errors import StorageError
-from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
+from strandline.core.forward_protocol import BodyIdentity, KeyIdentity, LaneName, RangeIdentity
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Seq, SeqRange
 from strandline.storage.objects import ObjectStore, explained, open_objects
@@ -36,7 +36,7 @@ class TokenFingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    identity: Identity
+    identity: BodyIdentity
     owner: TokenFingerprint | None  # of the key or lane; None only in a receipt, for a range, whose lane has an owner
     rows: int
     digest: str
@@ -111,7 +111,7 @@ def _note_document(note: Note) -> dict[str, Any]:
 
 
 def _note(document: dict[str, Any]) -> Note:
-    identity: Identity
+    identity: BodyIdentity
     if "key" in document:
         identity = KeyIdentity(document["key"])
     else:

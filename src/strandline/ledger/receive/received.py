@@ -15,7 +15,7 @@ from typing import Any, Literal, NewType
 import sqlalchemy as sa
 
 from strandline.core.errors import LeaseOver, LedgerRefused, LedgerUnreadable, NotLeader
-from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
+from strandline.core.forward_protocol import BodyIdentity, KeyIdentity, RangeIdentity
 from strandline.core.roles import Role, roles_that_allow
 from strandline.core.types import DatasetId, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
@@ -45,7 +45,7 @@ class UnrecordedBody:
     """A body that is checked and spooled, and not recorded yet."""
 
     dataset: DatasetId
-    identity: Identity
+    identity: BodyIdentity
     token: TokenId  # of the sender; the body's key or lane belongs to the owner of this token
     rows: int
     digest: str
@@ -205,7 +205,7 @@ def _not_now(
 
 
 def known(
-    connection: sa.Connection, dataset: DatasetId, identity: Identity, token: TokenId, digest: str
+    connection: sa.Connection, dataset: DatasetId, identity: BodyIdentity, token: TokenId, digest: str
 ) -> Decision | None:
     """The answer for a body that can no longer be read, if its identity is decided. None proves nothing, because
     another process may record the same body meanwhile."""
@@ -298,13 +298,13 @@ def _decide(rows: SeqRange, known: Iterable[KnownBody]) -> Repeat | Overlaps | N
 
 # --- keys ---
 
-_Key = tuple[int, int, str]
+_ClientKey = tuple[int, int, str]
 _KEY = (received.c.dataset_id, received.c.token_id, received.c.key)
 
 
-def _by_key(connection: sa.Connection, keys: Iterable[_Key]) -> dict[_Key, Repeat]:
+def _by_key(connection: sa.Connection, keys: Iterable[_ClientKey]) -> dict[_ClientKey, Repeat]:
     """The first body of each key that is known."""
-    found: dict[_Key, Repeat] = {}
+    found: dict[_ClientKey, Repeat] = {}
     for some in slices(keys, len(_KEY)):
         query = sa.select(received.c.rows, received.c.digest, *_KEY).where(sa.tuple_(*_KEY).in_(some))
         for rows, digest, dataset, token, key in connection.execute(query):
@@ -322,7 +322,7 @@ def _record_keys(
     owners: Mapping[int, TokenId],
     now: datetime,
 ) -> dict[int, Decision]:
-    first: dict[_Key, tuple[int, UnrecordedBody]] = {}
+    first: dict[_ClientKey, tuple[int, UnrecordedBody]] = {}
     for n, body, identity in bodies:
         first.setdefault((body.dataset, owners[body.token], identity.key), (n, body))
     values = [_values(first[key][1], now, token_id=key[1], key=key[2]) for key in sorted(first)]

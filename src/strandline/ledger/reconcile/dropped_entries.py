@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from strandline.core.delivery_types import SinkId
 from strandline.core.records.audit_events import Event
-from strandline.core.records.reconcile_records import RunId
+from strandline.core.records.reconcile_records import ReconcileRunId
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses
@@ -75,11 +75,11 @@ class NewBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedBatch(NewBatch):
     id: int
-    run: RunId
+    run: ReconcileRunId
     dropped: int | None  # None while it is not known whether the commit landed
 
 
-def begin(connection: sa.Connection, run: RunId, new: NewBatch) -> DroppedBatch:
+def begin(connection: sa.Connection, run: ReconcileRunId, new: NewBatch) -> DroppedBatch:
     now = utc_now()
     values = {"token": new.token, "table_name": new.table, "entries": new.entries, "state": "begun"}
     made = connection.execute(
@@ -158,7 +158,7 @@ def begun(connection: sa.Connection) -> list[DroppedBatch]:
     return _batches(connection, dropped_batch.c.state == sa.literal_column("'begun'", sa.Text))
 
 
-def of_run(connection: sa.Connection, run: RunId) -> list[DroppedBatch]:
+def of_run(connection: sa.Connection, run: ReconcileRunId) -> list[DroppedBatch]:
     return _batches(connection, dropped_batch.c.run_id == run)
 
 

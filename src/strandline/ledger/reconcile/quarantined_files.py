@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.records.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.core.records.reconcile_records import FindingKind, ReconcileRunId, Swept, SweptId, SweptState
 from strandline.ledger.engine import from_row, rows_with, slices, utc_now
 from strandline.ledger.schema.reconcile import swept_file
 
@@ -27,7 +27,7 @@ class NewSwept:
     modified_ns: int | None
 
 
-def begin(connection: sa.Connection, run: RunId, files: Sequence[NewSwept]) -> list[Swept]:
+def begin(connection: sa.Connection, run: ReconcileRunId, files: Sequence[NewSwept]) -> list[Swept]:
     """Returns the records in the order of `files`."""
     now, made = utc_now(), dict[str, Swept]()
     fixed = {"run_id": run, "state": SweptState.BEGUN.value, "begun_at": now, "changed_at": now}
@@ -70,7 +70,7 @@ def in_state(connection: sa.Connection, state: SweptState) -> list[Swept]:
     return [_swept(row) for row in connection.execute(sa.select(swept_file).where(wanted).order_by(swept_file.c.id))]
 
 
-def of_run(connection: sa.Connection, run: RunId, states: Sequence[SweptState] | None = None) -> list[Swept]:
+def of_run(connection: sa.Connection, run: ReconcileRunId, states: Sequence[SweptState] | None = None) -> list[Swept]:
     query = sa.select(swept_file).where(swept_file.c.run_id == run).order_by(swept_file.c.id)
     if states is not None:
         query = query.where(swept_file.c.state.in_([s.value for s in states]))
@@ -87,7 +87,7 @@ def page(connection: sa.Connection, *, run: int | None, after: int | None, files
     return [_swept(row) for row in connection.execute(query.order_by(swept_file.c.id).limit(files_max))]
 
 
-def page_of_run(connection: sa.Connection, run: RunId, *, after: int | None, files_max: int) -> list[Swept]:
+def page_of_run(connection: sa.Connection, run: ReconcileRunId, *, after: int | None, files_max: int) -> list[Swept]:
     """Files of a run in any state, by id; `after` is the last id of the previous page."""
     query = sa.select(swept_file).where(swept_file.c.run_id == run).order_by(swept_file.c.id).limit(files_max)
     if after is not None:
@@ -95,7 +95,7 @@ def page_of_run(connection: sa.Connection, run: RunId, *, after: int | None, fil
     return [_swept(row) for row in connection.execute(query)]
 
 
-def count_of_run(connection: sa.Connection, run: RunId) -> int:
+def count_of_run(connection: sa.Connection, run: ReconcileRunId) -> int:
     query = sa.select(sa.func.count()).select_from(swept_file).where(swept_file.c.run_id == run)
     return int(connection.execute(query).scalar_one())
 
@@ -110,7 +110,7 @@ def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[
     return found
 
 
-def due_for_purge(connection: sa.Connection, *, before: datetime, run: RunId | None) -> list[Swept]:
+def due_for_purge(connection: sa.Connection, *, before: datetime, run: ReconcileRunId | None) -> list[Swept]:
     """Files that were quarantined before a given time, copies that a dead run left behind, and unfinished purges."""
     states = [s.value for s in (SweptState.HELD, SweptState.LEFT, SweptState.PURGING)]
     query = sa.select(swept_file).where(swept_file.c.state.in_(states), swept_file.c.begun_at <= before)

@@ -21,7 +21,7 @@ from strandline.core.records.reconcile_records import (
     Counts,
     Done,
     ReconcileRun,
-    RunId,
+    ReconcileRunId,
     StorageKind,
     SweepOutcome,
 )
@@ -62,7 +62,7 @@ def is_lease_held(connection: sa.Connection, now: datetime) -> bool:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder: str | None = None) -> RunId:
+def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder: str | None = None) -> ReconcileRunId:
     """Starts a run. The caller holds the lease and checks it in the same transaction. A run that is still `running` is
     therefore dead, and must be settled first."""
     run = _RUNS.add(
@@ -78,27 +78,27 @@ def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder:
     audit.record(
         connection, Event.RUN_STARTED, run=run, dry_run=not asked.act, delete=asked.delete, storage=storage.value
     )
-    return RunId(run)
+    return ReconcileRunId(run)
 
 
-def progress(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
+def progress(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome) -> bool:
     """Stores what a run has found so far, so that a run that dies leaves a record."""
     return _RUNS.change(connection, run, outcome=_written(outcome))
 
 
-def complete(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
+def complete(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome) -> bool:
     """False if another process took the run for dead and ended it."""
     ended = _RUNS.change(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
     return ended and _audited(connection, Event.RUN_COMPLETED, run, outcome)
 
 
-def abort(connection: sa.Connection, run: RunId, outcome: SweepOutcome, reason: AbortReason, why: str) -> bool:
+def abort(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome, reason: AbortReason, why: str) -> bool:
     end = {"reason": reason.value, "why": why}
     values = {"state": "aborted", **end, "outcome": _written(outcome), "ended_at": utc_now()}
     return _RUNS.change(connection, run, **values) and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
-def close_dead(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
+def close_dead(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome) -> bool:
     """Stores the end of a run that is taken for dead. Its record has always said so in `why`, with the reason
     `unknown`: that is the one end which the ledger lets the run itself correct, if it lives after all."""
     values = {"reason": AbortReason.UNKNOWN.value, "why": DIED, "outcome": _written(outcome), "ended_at": utc_now()}
@@ -107,7 +107,7 @@ def close_dead(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> 
     return ended and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
-def record_late_end(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
+def record_late_end(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome) -> bool:
     """Records what a run really did that was wrongly taken for dead: it lost its lease. False if the run's end is its
     own."""
     taken_for_dead = (
@@ -123,7 +123,7 @@ def record_late_end(connection: sa.Connection, run: RunId, outcome: SweepOutcome
     return changed.rowcount == 1 and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
-def correct(connection: sa.Connection, run: RunId, done: Done, *, settled: bool = False) -> bool:
+def correct(connection: sa.Connection, run: ReconcileRunId, done: Done, *, settled: bool = False) -> bool:
     """Corrects what an aborted run has done, for example a commit whose response it did not get. `settled`: nothing
     that it left is in doubt any more."""
     found = get(connection, run)
@@ -132,7 +132,7 @@ def correct(connection: sa.Connection, run: RunId, done: Done, *, settled: bool 
     return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
 
 
-def _audited(connection: sa.Connection, event: Event, run: RunId, outcome: SweepOutcome, **end: str) -> bool:
+def _audited(connection: sa.Connection, event: Event, run: ReconcileRunId, outcome: SweepOutcome, **end: str) -> bool:
     storage = connection.execute(sa.select(reconcile_run.c.storage).where(reconcile_run.c.id == run)).scalar_one()
     audit.record(
         connection,
@@ -161,12 +161,12 @@ def find_running(connection: sa.Connection) -> ReconcileRun | None:
     return found[0] if found else None
 
 
-def runs_in_other_folders(connection: sa.Connection, folder: str | None) -> set[RunId]:
+def runs_in_other_folders(connection: sa.Connection, folder: str | None) -> set[ReconcileRunId]:
     """Runs that used another folder than this one: their files cannot be seen here."""
     if folder is None:
         return set()
     found = connection.execute(sa.select(reconcile_run.c.id).where(reconcile_run.c.folder != folder))
-    return {RunId(run) for run in found.scalars()}
+    return {ReconcileRunId(run) for run in found.scalars()}
 
 
 def _ended_outcomes(connection: sa.Connection) -> Iterator[SweepOutcome]:

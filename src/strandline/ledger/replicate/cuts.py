@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from strandline.core import failpoints
 from strandline.core.errors import BlockLost, LedgerUnreadable, WatermarkMoved
+from strandline.core.purged_ranges import span_of
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import FIRST_TERM, TakeoverCut
 from strandline.core.sites.takeover_cuts import REASON_PREFIX, NumberedCut
@@ -28,7 +29,6 @@ from strandline.core.types import (
     Reserved,
     Seq,
     SeqRange,
-    merge_ranges,
     subtract,
 )
 from strandline.ledger import audit
@@ -257,7 +257,8 @@ def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list
     found = []
     for row in rows:
         later = [d for d in done if d.dataset_id == row.dataset_id and d.lo > row.lo]
-        covered = merge_ranges(r for d in later for r in item_ranges.read(d.ranges)[0])
+        # From the first to the last row of each: it does not name rows between them that the new leader lacks.
+        covered = [span_of(deleted) for d in later if (deleted := item_ranges.read(d.ranges)[0])]
         ranges, _ = item_ranges.read(row.ranges)
         if subtract(ranges, covered):
             found.append(PurgeGivenUp(named[DatasetId(row.dataset_id)], Seq(row.lo), ranges))

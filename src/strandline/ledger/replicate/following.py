@@ -149,8 +149,8 @@ def fall_behind(connection: sa.Connection, id: DatasetId, witnessed: Seq) -> Non
 
 
 def catch_up(connection: sa.Connection, id: DatasetId, upto: Seq, *, epoch: int) -> bool:
-    """Gives the dataset its seal back, once everything up to `upto` is applied: all that the site and its leader had
-    when the leader was asked, in this epoch of the ledger. False if the dataset is still behind, or was not."""
+    """Restores the dataset's seal once everything up to `upto` is applied: what the site and its leader had when the
+    leader was asked, in this epoch of the ledger. False if the dataset is still behind, or was not."""
     found = connection.execute(sa.select(followed_dataset).where(followed_dataset.c.dataset_id == id)).one()
     if found.witnessed is None or found.bound < upto or sequence.read(connection).epoch != epoch:
         return False
@@ -199,7 +199,7 @@ def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[Da
                 if item.cut is not None:
                     cuts.fence_cut_out(connection, followed.dataset.id, NumberedCut(item.lo, item.cut))
             _move_bound(connection, followed, offer)
-            announced_bodies.keep_leader_hold(connection, followed.dataset.id, offer.receiver_hold)
+            announced_bodies.store_leader_hold(connection, followed.dataset.id, offer.receiver_hold)
         if any(i.cut is not None for _, o in new for i in o.items):
             sites.raise_term(connection, min(f.term for f in list_followed(connection)))
     failpoints.hit("record.after_commit")

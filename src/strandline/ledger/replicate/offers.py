@@ -85,10 +85,12 @@ def read_state(
     *,
     items_max: int,
     only: Collection[str] | None = None,
+    last: Collection[DatasetUuid] = (),
 ) -> LeaderState:
     """`after`: the follower's bounds; a dataset that is not named has none yet. `only`: the names of datasets that it
-    may see; None: all. `connection` must be one of `read_at_once`. Without news: one query. Raises
-    NotLeader at a site that follows, and at one that another has replaced."""
+    may see; None: all. `last`: datasets that get a place only if the others leave one. `connection` must be one of
+    `read_at_once`. Without news: one query. Raises NotLeader at a site that follows, and at one that another has
+    replaced."""
     rows = connection.execute(_STATE).all()
     if not rows:
         raise LedgerUnreadable("the ledger has no sequence", hint=REBUILD_HINT)
@@ -97,10 +99,11 @@ def read_state(
         sites.check_offers(connection)
     visible = {r.uuid: r for r in rows if r.uuid is not None and (only is None or r.name in only)}
     new = {uuid for uuid, r in visible.items() if r.sealed is not None and r.sealed > after.get(uuid, 0)}
-    unknown = set(islice((uuid for uuid in visible if uuid not in after), DATASETS_MAX))
+    named_last = sorted(visible, key=lambda uuid: uuid in last)  # otherwise in the order of names
+    unknown = set(islice((uuid for uuid in named_last if uuid not in after), DATASETS_MAX))
     # The datasets in which the follower is furthest behind come first; it asks again for the others.
     behind = (uuid for uuid in new if uuid in after or uuid in unknown)
-    new = set(heapq.nsmallest(DATASETS_MAX, behind, key=lambda uuid: (after.get(uuid, 0), uuid)))
+    new = set(heapq.nsmallest(DATASETS_MAX, behind, key=lambda uuid: (uuid in last, after.get(uuid, 0), uuid)))
     known = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
     news = [
         _items(connection, known[uuid], after.get(uuid, Seq(0)), r, items_max)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, WatermarkMoved
+from strandline.core.purged_ranges import span_of
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import SiteRole, TakeoverCut
 from strandline.core.sites.takeover_cuts import NumberedCut
@@ -307,8 +308,10 @@ def _purges_begun(connection: sa.Connection, of: Dataset) -> list[SeqRange]:
     query = sa.select(block.c.ranges).where(
         block.c.dataset_id == of.id, block.c.state == "reserved", block.c.item == ItemKind.PURGE.value
     )
-    purged = [r for row in connection.execute(query) for r in item_ranges.read(row.ranges)[0]]
-    return [p for p in losses.purged(connection, of.id) if any(r.lo <= p.lo and p.hi <= r.hi for r in purged)]
+    opened = [item_ranges.read(row.ranges)[0] for row in connection.execute(query)]
+    deleted = losses.purged(connection, of.id)
+    begun = [ranges for ranges in opened if ranges and any(span_of(ranges).overlaps(p) for p in deleted)]
+    return [r for ranges in begun for r in ranges]
 
 
 def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenUp]:

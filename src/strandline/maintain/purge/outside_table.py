@@ -24,7 +24,7 @@ from strandline.core.portions import portions
 from strandline.core.types import SEQ_COLUMN, Dataset
 from strandline.iceberg.spark.java_errors import explain
 from strandline.ledger.ingest import reject_folders
-from strandline.maintain.context import MaintainContext, Progress
+from strandline.maintain.context import MaintainContext, MaintainProgress
 from strandline.maintain.purge.table_rows import is_about_values
 from strandline.storage.durable import sync_folder, whole_file
 
@@ -41,23 +41,23 @@ class RefusedFound:
     not_judged: int
 
 
-def judge_refused(main: DataFrame, where: str, kept: Sequence[RefusedRow]) -> RefusedFound:
+def judge_refused(main: DataFrame, where: str, refused: Sequence[RefusedRow]) -> RefusedFound:
     """Judges refused rows by their row in the table, or, if it is gone, by their stored content."""
-    if not kept:
+    if not refused:
         return RefusedFound((), (), 0)
-    asked = main.sparkSession.createDataFrame([(int(q.number),) for q in kept], f"{SEQ_COLUMN} long")
+    asked = main.sparkSession.createDataFrame([(int(q.number),) for q in refused], f"{SEQ_COLUMN} long")
     there = main.join(F.broadcast(asked.distinct()), SEQ_COLUMN, "left_semi")
     fits = F.coalesce(F.expr(where), F.lit(False)).alias("_sl_fits")
     by_number: dict[int, bool] = {r[0]: r[1] for r in there.select(SEQ_COLUMN, fits).collect()}  # a line per refused
-    verdicts: dict[int, bool | None] = {q.id: by_number[int(q.number)] for q in kept if int(q.number) in by_number}
-    left = [q for q in kept if q.id not in verdicts]
+    verdicts: dict[int, bool | None] = {q.id: by_number[int(q.number)] for q in refused if int(q.number) in by_number}
+    left = [q for q in refused if q.id not in verdicts]
     for some in portions(left, lambda q: q.size, _BYTES_AT_ONCE_MAX, _LINES_AT_ONCE_MAX):
         contents = [q.read() for q in some]
         texts = [None if content is None else json.dumps(content) for content in contents]
         verdicts.update(zip((q.id for q in some), judge(main, where, texts), strict=True))
-    chosen = tuple(q for q in kept if verdicts[q.id])
+    chosen = tuple(q for q in refused if verdicts[q.id])
     in_table = tuple(q for q in chosen if int(q.number) in by_number)
-    return RefusedFound(chosen, in_table, sum(verdicts[q.id] is None for q in kept))
+    return RefusedFound(chosen, in_table, sum(verdicts[q.id] is None for q in refused))
 
 
 def judge(main: DataFrame, where: str, texts: Sequence[str | None]) -> list[bool | None]:
@@ -99,7 +99,7 @@ def _lenient(spark: SparkSession) -> SparkSession:
 
 @dataclass(frozen=True, slots=True)
 class RejectFolders:
-    """All folders in which `ingest` was told to store the dataset's rejected rows."""
+    """All folders in which `ingest` has stored rejected rows of the dataset."""
 
     here: tuple[Path, ...]
     elsewhere: tuple[str, ...]
@@ -127,7 +127,7 @@ class RejectsFound:
 class RejectFiles:
     main: DataFrame
     where: str
-    progress: Progress
+    progress: MaintainProgress
 
     def remove_matching(self, folders: RejectFolders, *, dry_run: bool) -> RejectsFound:
         """Counts the lines that match and, unless this is a dry run, removes them."""

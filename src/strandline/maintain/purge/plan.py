@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from strandline.core.delivery_types import ChunkState, Intent
+from strandline.core.purged_ranges import bound, in_ranges, span_of
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
+from strandline.iceberg.metadata.table_metadata import RecordedPurge
 from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGeneration
 from strandline.maintain.retain_plan import RANGES_MAX, range_or_none
 
@@ -76,8 +78,8 @@ class MatchingRows:
     """Matching rows of a table, by what their sequence numbers say."""
 
     sealed: Seq | None
-    range: SeqRange | None  # of the rows up to the seal, ours or foreign
-    rows: int  # in that range
+    ranges: tuple[SeqRange, ...]  # of the rows up to the seal, ours or foreign
+    rows: int  # in these ranges
     ours: int  # of these: only they can be at a sink, or be meant for one
     below: int  # with a sequence number of 0 or less
     unnumbered: int
@@ -85,6 +87,10 @@ class MatchingRows:
     beyond: int  # above the seal, and foreign
     near: int  # the highest of these that the counter may reach while rows are deleted; 0: none
     far: int  # the counter cannot reach what lies above
+
+    @property
+    def range(self) -> SeqRange | None:
+        return span_of(self.ranges) if self.ranges else None
 
     @property
     def total(self) -> int:
@@ -97,7 +103,7 @@ class MatchingRows:
 
     @property
     def numbered(self) -> bool:
-        return self.range is not None or self.beyond > 0
+        return bool(self.ranges) or self.beyond > 0
 
     def to_take(self, counter: int) -> int:
         """How many sequence numbers to reserve, so that nobody gets those up to `near`, whose rows stay foreign."""
@@ -105,12 +111,10 @@ class MatchingRows:
 
 
 def delete_condition(where: str, fits: MatchingRows, counter: int, ours_above: Sequence[SeqRange]) -> str:
-    """Matches only counted rows, even if others change the table meanwhile: settled rows within the recorded range, and
-    none above the seal whose number is or may become ours. (`where` may end in a comment.)"""
+    """Matches only counted rows, even if others change the table meanwhile: settled rows in the recorded ranges, which
+    followers get, too, and none above the seal whose number is or may become ours. (`where` may end in a comment.)"""
     number, sealed = f"`{SEQ_COLUMN}`", int(fits.sealed or 0)
-    spans = []
-    if fits.range is not None:
-        spans.append(f"{number} BETWEEN {fits.range.lo} AND {fits.range.hi}")
+    spans = [in_ranges(fits.ranges)] if fits.ranges else []
     if fits.below:
         spans.append(f"{number} < 1")
     if fits.unnumbered:
@@ -119,6 +123,14 @@ def delete_condition(where: str, fits: MatchingRows, counter: int, ours_above: S
         kept = "".join(f" AND {number} NOT BETWEEN {r.lo} AND {r.hi}" for r in ours_above)
         spans.append(f"({number} > {sealed} AND ({number} <= {counter} OR {number} > {fits.far}){kept})")
     return f"(\n{where}\n) AND ({' OR '.join(spans) or 'false'})"
+
+
+def deleted_in(recorded: Sequence[RecordedPurge], rows: SeqRange | None) -> tuple[SeqRange, ...]:
+    """Where a run that died has deleted rows, or was about to, by the first and last of them and by what its table
+    records."""
+    if rows is None:
+        return ()
+    return bound(r for p in recorded if p.rows == rows for r in p.deleted_in) or (rows,)
 
 
 # --- which sequence numbers a sink was sent -------------------------------------------------------------------------

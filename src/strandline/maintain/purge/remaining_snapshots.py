@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from strandline.core.calling_off import check_not_called_off
 from strandline.core.types import BRANCH_PREFIX, SnapshotId
 from strandline.iceberg.metadata.table_metadata import TableView
-from strandline.maintain.context import Progress
+from strandline.maintain.context import MaintainProgress
 from strandline.maintain.purge.table_rows import RowSearch
 
 _LOOKED_AT_MAX = 200  # snapshots, each of which is read
@@ -22,8 +22,8 @@ class Shown:
     said: tuple[str, ...]
 
 
-def still_shown(search: RowSearch, progress: Progress) -> Shown:
-    table = search.context.tables().view(search.dataset.name)
+def still_shown(search: RowSearch, progress: MaintainProgress) -> Shown:
+    table = search.context.tables.settled.view(search.dataset.name)
     keepers = snapshots_kept_by(table)
     asked = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -table.snapshots[s].at_ms)
     showing = set(asked[_LOOKED_AT_MAX:])  # not checked: report too many rather than too few
@@ -37,7 +37,7 @@ def still_shown(search: RowSearch, progress: Progress) -> Shown:
 def _shows(search: RowSearch, snapshot: SnapshotId) -> bool:
     """True also if nobody can tell: the condition may not fit the columns of that time."""
     try:
-        df = search.context.tables().read(search.dataset.name, snapshot)
+        df = search.context.tables.settled.read(search.dataset.name, snapshot)
         return not df.where(F.expr(search.where)).isEmpty()
     except Exception:  # of Spark, Java or storage: in any case, the snapshot was not seen to be free of such rows
         check_not_called_off()

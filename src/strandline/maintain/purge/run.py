@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from itertools import takewhile
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
@@ -45,9 +44,10 @@ from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, purge_items, sequence
 from strandline.ledger.maintain import floors
 from strandline.ledger.maintain import runs as maintenance
+from strandline.ledger.maintain.begun_purges import AUDITED_MAX, PURGE_EVENTS, list_begun
 from strandline.ledger.replicate import followers, sites
 from strandline.maintain.compact import compact
-from strandline.maintain.context import MaintainContext, Progress, alone, quiet
+from strandline.maintain.context import MaintainContext, MaintainProgress, alone, quiet
 from strandline.maintain.expire import check as check_expirable
 from strandline.maintain.expire import expire
 from strandline.maintain.expire_plan import ExpireOptions
@@ -64,6 +64,7 @@ from strandline.maintain.purge.plan import (
     PurgeResult,
     at_sink,
     delete_condition,
+    deleted_in,
 )
 from strandline.maintain.purge.remaining_snapshots import still_shown
 from strandline.maintain.purge.sinks import SinkExposure, SinkSearch, list_may_hold
@@ -73,8 +74,6 @@ from strandline.read import rollback
 R = TypeVar("R")
 
 _Leases = Sequence[tuple[SinkRecord, Lease]]
-_AUDITED_MAX = 10_000  # audit events that are searched for what a dead run had named
-_PURGES = (Event.PURGED, Event.PURGE_SETTLED)
 
 
 def purge(
@@ -84,7 +83,7 @@ def purge(
     *,
     keep_snapshots: bool = False,
     dry_run: bool = False,
-    progress: Progress = quiet,
+    progress: MaintainProgress = quiet,
     alive: Callable[[], None] = lambda: None,
 ) -> PurgeResult:
     """Calls `alive` right before files are written anew; it raises if this run was taken for dead."""
@@ -94,7 +93,7 @@ def purge(
 
 
 @dataclass(frozen=True, slots=True)
-class _TableFacts:
+class _PurgeFacts:
     """What the table had, and which sinks."""
 
     floor: Seq | None
@@ -109,7 +108,7 @@ class _Purge:
     context: MaintainContext
     dataset: Dataset
     where: str
-    progress: Progress
+    progress: MaintainProgress
     dry_run: bool
     alive: Callable[[], None]
     left: list[str] = field(default_factory=list)
@@ -186,7 +185,7 @@ class _Purge:
             )
         self._check_stable(find_instability(self._main(), self.where))
         if not keep_snapshots:
-            check_expirable(self.dataset, self.context.tables().view(self.dataset.name))
+            check_expirable(self.dataset, self.context.tables.settled.view(self.dataset.name))
 
     def _check_stable(self, unstable: str | None) -> None:
         if unstable is not None:
@@ -215,7 +214,7 @@ class _Purge:
 
     # --- the table ---
 
-    def _count_and_delete(self) -> _TableFacts:
+    def _count_and_delete(self) -> _PurgeFacts:
         with self._alone() as leases:
             table = self._search()
             if not self.dry_run and table.fits.total:
@@ -241,7 +240,7 @@ class _Purge:
                 leases.append((record, stack.enter_context(alone(self.context, record))))
             yield leases
 
-    def _search(self) -> _TableFacts:
+    def _search(self) -> _PurgeFacts:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             floor = floors.get(connection, self.dataset.id)
@@ -250,7 +249,7 @@ class _Purge:
         refused = judge_refused(self._main(), self.where, self.context.quarantine.of_dataset(self.dataset))
         search = SinkSearch(self.context, self.dataset, self.where, self.progress)
         findings = search.find_exposed(sealed, floor, fits.ours, refused.in_table)
-        return _TableFacts(floor, fits, refused, tuple(findings))
+        return _PurgeFacts(floor, fits, refused, tuple(findings))
 
     def _search_again(self) -> None:
         """Reports rows that were numbered or written between the count and the delete: the next run deletes them."""
@@ -259,14 +258,14 @@ class _Purge:
             rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
             self.left.append(f"{rows} came, or got a sequence number, while others were deleted")
 
-    def _delete(self, table: _TableFacts, leases: _Leases) -> None:
+    def _delete(self, table: _PurgeFacts, leases: _Leases) -> None:
         # A purge of a leader that was replaced would delete rows here that the new leader keeps.
         self.context.ledger.write_right.obtain()
         counter, above = self._record(table, leases)
         failpoints.hit("purge.after_record")
-        tables, name, fits = self.context.tables(), self.dataset.name, table.fits
-        if fits.range is not None:
-            table_floor.write_purge(tables, name, RecordedPurge(fits.range, fits.rows, counter.last))
+        tables, name, fits = self.context.tables.settled, self.dataset.name, table.fits
+        if fits.ranges:
+            table_floor.write_purge(tables, name, RecordedPurge.of(fits.ranges, fits.rows, counter.last))
         check_epoch(tables.view(name), counter.epoch, "nothing was deleted")  # after the record on the table
         self.progress("deleting rows", 0, fits.total)
         condition = delete_condition(self.where, fits, counter.last, above)
@@ -275,7 +274,7 @@ class _Purge:
         # The snapshot of our tag still shows them.
         self._tried("our tag", lambda: rollback.move_tag(self.context.ledger, tables, self.dataset))
 
-    def _record(self, table: _TableFacts, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
+    def _record(self, table: _PurgeFacts, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
         """One transaction. Raises NotLeader, or WatermarkMoved if the sinks are not those of the count. It takes a
         sequence number, so that a ledger restored from before is resynced and learns what is missing."""
         fits = table.fits
@@ -296,7 +295,7 @@ class _Purge:
             self._say(connection, table, current)
             return sequence.read(connection), own_ranges_above(connection, self.dataset, fits.sealed)
 
-    def _say(self, connection: Connection, table: _TableFacts, known: Collection[tuple[SinkId, int]]) -> None:
+    def _say(self, connection: Connection, table: _PurgeFacts, known: Collection[tuple[SinkId, int]]) -> None:
         for f in table.findings:
             losses.add(connection, f.holder.record, Reason.PURGED, f.owed)
             if f.lost:
@@ -326,31 +325,29 @@ class _Purge:
             ]
             last = None if fits.range is None else fits.range.hi
             self._forget(connection, {(r.id, r.generation) for r, _ in leases}, last)
-            self._settle(connection, [h.record.name for h in others], [] if fits.range is None else [fits.range])
+            self._settle(connection, [h.record.name for h in others], [fits.ranges])
         failpoints.hit("purge.after_number")
         return tuple(others)
 
-    def _settle(self, connection: Connection, late: Collection[str], ranges: Sequence[SeqRange]) -> None:
-        number = purge_items.take_number(connection, self.context.witness, self.dataset.id, ranges)
-        audit.record(connection, Event.PURGE_SETTLED, dataset=self.dataset.name, late=sorted(late), number=number)
+    def _settle(self, connection: Connection, late: Collection[str], purges: Sequence[tuple[SeqRange, ...]]) -> None:
+        """`purges`: of each, the ranges in which it deleted rows."""
+        for ranges in purges:
+            number = purge_items.take_number(connection, self.context.witness, self.dataset.id, ranges)
+            audit.record(connection, Event.PURGE_SETTLED, dataset=self.dataset.name, late=sorted(late), number=number)
 
     def _late_before(self) -> tuple[str, ...]:
         """A run that died at its delete did not check which sinks were added meanwhile. Every sink that it did not know
         may be one of them, also one that was added later. Nor did it take the number by which followers learn of it."""
         if self.dry_run:
             return ()
+        recorded = self.context.tables.settled.view(self.dataset.name).purged
         with self.context.ledger.write() as connection:
             sequence.lock(connection)
-            events = audit.latest(connection, events=_PURGES, events_max=_AUDITED_MAX)
-            own = (e for e in events if e.detail["dataset"] == self.dataset.name)
-            begun = [e.detail for e in takewhile(lambda e: e.event == Event.PURGED, own) if "sinks" in e.detail]
+            begun = list_begun(connection, self.dataset)
             named: set[str] = set()
-            for detail in begun:
-                known = {(SinkId(id), generation) for id, generation in detail["sinks"]}
-                named.update(self._forget(connection, known, detail["last"]))
-            if begun:
-                ranges = [SeqRange(Seq(d["first"]), Seq(d["last"])) for d in begun if d["last"] is not None]
-                self._settle(connection, named, ranges)
+            for one in begun:
+                named.update(self._forget(connection, one.sinks, None if one.rows is None else one.rows.hi))
+            self._settle(connection, named, [deleted_in(recorded, one.rows) for one in begun])
         return tuple(named)
 
     def _forget(self, connection: Connection, known: Collection[tuple[SinkId, int]], last: int | None) -> list[str]:
@@ -369,7 +366,7 @@ class _Purge:
                 if run.outcome is MaintenanceOutcome.DONE:
                     break
                 since = run.started_at
-            events = [] if since is None else audit.latest(connection, events=_PURGES, events_max=_AUDITED_MAX)
+            events = [] if since is None else audit.latest(connection, events=PURGE_EVENTS, events_max=AUDITED_MAX)
         own = (e for e in events if e.detail["dataset"] == self.dataset.name)
         of_those = [e.detail for e in own if since is not None and e.at >= since]
         return tuple(sorted({s for d in of_those for s in (*d.get("held_by", ()), *d.get("late", ()))}))
@@ -379,7 +376,7 @@ class _Purge:
     def _make_it_so(self) -> tuple[int, int | None, int]:
         """Rewrites data files whose rows are only hidden by delete files, and expires the snapshots that show them."""
         left = 0
-        view = self.context.tables().view(self.dataset.name)
+        view = self.context.tables.settled.view(self.dataset.name)
         head = None if view.main is None else view.snapshots.get(view.main)
         if head is not None and int(head.summary.get("total-delete-files", "0")):
             self.progress("rewriting files", 0, None)

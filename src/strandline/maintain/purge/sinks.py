@@ -21,7 +21,7 @@ from strandline.ledger.deliver.sink_exposure import SinkGeneration
 from strandline.ledger.maintain import skipped_rows
 from strandline.ledger.maintain.skipped_rows import LanePosition
 from strandline.maintain import count_rows
-from strandline.maintain.context import MaintainContext, Progress
+from strandline.maintain.context import MaintainContext, MaintainProgress
 from strandline.maintain.purge.plan import (
     CONDITION_UNFIT,
     MEANWHILE,
@@ -66,7 +66,7 @@ class SinkSearch:
     context: MaintainContext
     dataset: Dataset
     where: str
-    progress: Progress
+    progress: MaintainProgress
 
     def find_exposed(
         self, sealed: Seq | None, floor: Seq | None, found: int, quarantined: Sequence[RefusedRow]

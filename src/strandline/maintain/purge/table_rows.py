@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strandline.core.errors import StrandlineError, UsageError
+from strandline.core.purged_ranges import NAMED_MAX, bound, name_rows
 from strandline.core.read_token import ReadBounds
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange, merge_ranges
 from strandline.iceberg.metadata.identifier import in_spark
@@ -24,6 +25,8 @@ from strandline.maintain.purge.plan import OUT_OF_REACH, MatchingRows
 from strandline.maintain.retain_plan import RANGES_MAX
 from strandline.maintain.runs import without_words
 from strandline.read.settled_view import SettledView
+
+_NUMBERS_MAX = 100_000  # that this process reads, to name rows one by one
 
 
 def own_ranges_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
@@ -40,7 +43,7 @@ class RowSearch:
 
     def main(self) -> DataFrame:
         """The whole table: foreign rows are about persons, too."""
-        return self.context.tables().spark.table(in_spark(self.dataset.name))
+        return self.context.tables.settled.spark.table(in_spark(self.dataset.name))
 
     def count_matching(self, sealed: Seq | None) -> MatchingRows:
         """Reads the table's snapshot first and the ledger after it: so every row of ours is known to the ledger."""
@@ -61,14 +64,14 @@ class RowSearch:
                 F.count_if((number > last) & of_ours).alias("waiting"), F.count(beyond).alias("beyond"),
                 F.max(F.when(beyond <= counter + OUT_OF_REACH, beyond)).alias("near"),
             ).collect()[0]  # fmt: skip
-        within = None if found["first"] is None else SeqRange(Seq(found["first"]), Seq(found["last"]))
+            ranges = _named(fitting, found["first"], found["last"], found["rows"])
         return MatchingRows(
-            sealed, within, found["rows"], self._ours(within, sealed, found["rows"]), found["below"],
+            sealed, ranges, found["rows"], self._ours(sealed, found["rows"]), found["below"],
             found["unnumbered"], found["waiting"], found["beyond"], found["near"] or 0, counter + OUT_OF_REACH,
         )  # fmt: skip
 
-    def _ours(self, within: SeqRange | None, sealed: Seq | None, found: int) -> int:
-        if within is None or sealed is None:
+    def _ours(self, sealed: Seq | None, found: int) -> int:
+        if not found or sealed is None:
             return 0
         settled = self.settled(sealed)
         if settled.has_no_foreign_rows:
@@ -78,6 +81,20 @@ class RowSearch:
 
     def settled(self, sealed: Seq) -> SettledView:
         return self.context.settled(self.dataset, ReadBounds(Seq(0), sealed))
+
+
+def _named(fitting: DataFrame, first: int | None, last: int | None, rows: int) -> tuple[SeqRange, ...]:
+    """The ranges of these rows: all of them one by one, or, if they are many, the first and last of each part of the
+    span."""
+    if first is None or last is None:
+        return ()
+    number = F.col(SEQ_COLUMN)
+    settled = fitting.where(number.between(first, last))
+    if rows <= _NUMBERS_MAX:
+        return name_rows(r[0] for r in settled.select(number).collect())
+    width = -(-(last - first + 1) // NAMED_MAX)
+    parts = settled.groupBy(F.floor((number - first) / width)).agg(F.min(number), F.max(number))
+    return bound(SeqRange(Seq(r[1]), Seq(r[2])) for r in parts.collect())
 
 
 @contextmanager

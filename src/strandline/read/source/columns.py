@@ -10,28 +10,26 @@ from pyspark.sql import types as T
 
 from strandline.core.errors import SchemaError, TableUnfit
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN
-from strandline.iceberg.schema.columns import from_iceberg, type_from_iceberg
+from strandline.iceberg.schema.columns import IcebergField, from_iceberg, type_from_iceberg
 from strandline.iceberg.spark.spark_types import spark_schema, spark_type
 from strandline.read.source.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Field = Mapping[str, Any]  # of Iceberg's JSON of a schema, with its id
 
-
-def frame_schema(fields: Sequence[Field]) -> T.StructType:
+def frame_schema(fields: Sequence[IcebergField]) -> T.StructType:
     return spark_schema(from_iceberg(fields))
 
 
-def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
+def arrow_schema(fields: Sequence[IcebergField]) -> pa.Schema:
     """The Arrow schema in which Spark's JVM takes rows from a Python worker."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(frame_schema(fields))
 
 
-def choose(fields: Sequence[Field], options: SourceOptions) -> list[Field]:
+def choose(fields: Sequence[IcebergField], options: SourceOptions) -> list[IcebergField]:
     """The columns that the source returns: the user's, or those of the option; the sequence number first if
     requested."""
     names = [f["name"] for f in fields if f["name"] not in INTERNAL_COLUMNS]
@@ -47,7 +45,7 @@ def choose(fields: Sequence[Field], options: SourceOptions) -> list[Field]:
     return [by_name[n] for n in names]
 
 
-def types_by_id(fields: Sequence[Field]) -> dict[int, str]:
+def types_by_id(fields: Sequence[IcebergField]) -> dict[int, str]:
     """The types of all columns and nested fields by their ids: files are read by id, whatever the names are now."""
     found: dict[int, str] = {}
     for field in fields:
@@ -74,11 +72,11 @@ def _add_types(id: int, kind: str | Mapping[str, Any], found: dict[int, str]) ->
 class Columns:
     """The columns to read from files, and the names of those to return."""
 
-    read: tuple[Field, ...]
+    read: tuple[IcebergField, ...]
     names: tuple[str, ...]
 
 
-def to_read(fields: Sequence[Field], schema: T.StructType, conditions: frozenset[str]) -> Columns:
+def to_read(fields: Sequence[IcebergField], schema: T.StructType, conditions: frozenset[str]) -> Columns:
     """The columns for a frame with this schema, which may come from the user. Raises SchemaError if the table lacks a
     column."""
     by_name = {f["name"]: f for f in fields}

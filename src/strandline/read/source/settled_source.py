@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.pyiceberg.range_files import RangeFiles
     from strandline.iceberg.pyiceberg.row_filter import ColumnComparison, RowFilter
-    from strandline.read.source.columns import Field
+    from strandline.iceberg.schema.columns import IcebergField
 
 
 class SettledSource:
@@ -74,7 +74,7 @@ class SettledSource:
     def store(self) -> S3Settings:
         return S3Settings.of_warehouse(self.config.settings.warehouse)
 
-    def fields(self) -> list[Field]:
+    def fields(self) -> list[IcebergField]:
         """All columns of the table now, our own included."""
         from strandline.iceberg.pyiceberg.range_files import fields_of
 
@@ -174,7 +174,13 @@ class SettledSource:
     # --- files ---
 
     def plan(
-        self, after: Seq | None, until: Seq, where: RowFilter | None, read: Sequence[Field], *, whole: bool = False
+        self,
+        after: Seq | None,
+        until: Seq,
+        where: RowFilter | None,
+        read: Sequence[IcebergField],
+        *,
+        whole: bool = False,
     ) -> list[list[RangeOfFile]]:
         """The files with rows of `after < _ingest_seq <= until`, grouped by task; the tasks read these columns.
         `whole`: reads the rows that are left, even if retention has deleted some. Raises RefusedError, SchemaError,
@@ -199,7 +205,7 @@ class SettledSource:
             for part in parts
         ]
 
-    def _check_columns(self, table: Table, read: Sequence[Field]) -> None:
+    def _check_columns(self, table: Table, read: Sequence[IcebergField]) -> None:
         """Raises SchemaError if a column was dropped or has another type now: tasks got the columns when the query
         began."""
         from strandline.iceberg.pyiceberg.range_files import fields_of

@@ -22,11 +22,11 @@ import pyarrow.types as t
 from strandline.core.errors import BadRow
 from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS
-from strandline.iceberg.arrow_nested import uuid_texts
+from strandline.iceberg.arrow_nested import Array, uuid_texts
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.receive.body.arrow_cost import Cost, cost_of, fields_in
 from strandline.receive.body.arrow_layout import RECORD_BATCH, SCHEMA, Frame, Message, frames
-from strandline.receive.body.columns import Array, arrow_schema, arrow_type
+from strandline.receive.body.columns import arrow_schema, arrow_type
 from strandline.receive.body.decompress import TooLarge
 
 pc: Any = pyarrow.compute

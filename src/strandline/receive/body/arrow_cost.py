@@ -30,7 +30,7 @@ class Cost:
 
 def cost_of(message: Message, schema: pa.Schema, columns: tuple[Column, ...]) -> Cost:
     """The schema of the batch must fit the columns."""
-    walk = _Walk(iter(message.nodes), iter(message.buffers))
+    walk = _FieldWalk(iter(message.nodes), iter(message.buffers))
     known = {c.name: c for c in columns}
     rows = message.rows
     _check(rows)
@@ -44,7 +44,7 @@ def cost_of(message: Message, schema: pa.Schema, columns: tuple[Column, ...]) ->
     return total + Cost(missing, missing)
 
 
-class _Walk:
+class _FieldWalk:
     """Walks fields in Arrow's order: each before its children."""
 
     def __init__(self, nodes: Iterator[int], buffers: Iterator[int]) -> None:

@@ -141,7 +141,7 @@ class Message:
 
     def check_schema(self, fields_max: int, text_bytes_max: int) -> None:
         """Counts fields and texts once per offset that points to them, because Arrow copies them as often."""
-        room = _Room(fields_max, text_bytes_max)
+        room = _RoomLeft(fields_max, text_bytes_max)
         schema = self._header
         if schema.number(0, "<h") != 0:
             raise BadRow(None, "big-endian Arrow is not accepted")  # Arrow would copy every buffer
@@ -172,7 +172,7 @@ class Message:
 _DEPTH_MAX = 64
 
 
-class _Room:
+class _RoomLeft:
     def __init__(self, fields_max: int, text_bytes_max: int) -> None:
         self.fields = fields_max
         self.text_bytes = text_bytes_max

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
+from strandline.iceberg.arrow_nested import Array
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 
-Array = Any  # pyarrow's stubs are generic over types that are only known at run time here
 pc: Any = pyarrow.compute
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"

@@ -37,7 +37,7 @@ def read_json(
 ) -> Iterator[tuple[pa.Table, Any]]:
     """Yields rows and their line numbers. The rows take at most `bytes_max`, and at most `room` together with the text
     read so far. Raises TooLarge and BadRow."""
-    reader = _LineReader(columns, bytes_max, room, read_lines)
+    reader = _JsonLineReader(columns, bytes_max, room, read_lines)
     for data in whole_lines(pieces, min(_SLICE_BYTES, max(1, bytes_max // _SLICE_PARTS)), bytes_max // _LINE_PARTS):
         yield from reader.read(data)
 
@@ -74,7 +74,7 @@ def count_lines(data: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == _NEWLINE))
 
 
-class _LineReader:
+class _JsonLineReader:
     def __init__(self, columns: tuple[Column, ...], bytes_max: int, room: int, read_lines: ReadLines) -> None:
         self._columns = columns
         self._bytes_max = bytes_max

@@ -81,7 +81,7 @@ _HOLD_RETRY_SECONDS = 60
 
 ON_HOLD = busy(
     "the receiver's ledger was restored from an older copy, and which rows it has is not known: a person has to "
-    "look at it there (`strandline status`). Nothing was taken; send the same request again later",
+    "check it there with `strandline status`. Nothing was taken; send the same request again later",
     _HOLD_RETRY_SECONDS,
     status=503,
 )

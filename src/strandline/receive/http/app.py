@@ -104,7 +104,7 @@ def _add_questions(app: FastAPI, state: Mapping[str, RequestHandler]) -> None:
 
 
 def _endpoint(
-    state: Mapping[str, RequestHandler], ask: questions.Ask
+    state: Mapping[str, RequestHandler], ask: questions.AnswerQuestion
 ) -> Callable[[Request, str], Awaitable[JSONResponse]]:
     async def answer(request: Request, dataset: str) -> JSONResponse:
         return _response(await ask(state["handler"], request, dataset))

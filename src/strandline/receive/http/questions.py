@@ -33,9 +33,9 @@ def _storable(bytes_max: int) -> AfterValidator:
     return AfterValidator(check)
 
 
-Name = Annotated[str, Field(min_length=1, max_length=NAME_BYTES_MAX), _storable(NAME_BYTES_MAX)]
+SenderText = Annotated[str, Field(min_length=1, max_length=NAME_BYTES_MAX), _storable(NAME_BYTES_MAX)]
 Partition = Annotated[str, Field(max_length=PARTITION_BYTES_MAX), _storable(PARTITION_BYTES_MAX)]
-Number = Annotated[int, Field(ge=1, le=SEQ_MAX)]
+PositiveNumber = Annotated[int, Field(ge=1, le=SEQ_MAX)]
 
 
 LANES_AT_ONCE_MAX = 1000
@@ -52,15 +52,15 @@ _Asked = TypeVar("_Asked", bound=_Question)
 
 
 class ClaimedQuestion(_Question):
-    lake: Name
-    dataset: Name = Field(description="The dataset's name in the sender's lake.")
+    lake: SenderText
+    dataset: SenderText = Field(description="The dataset's name in the sender's lake.")
 
 
 class ClaimQuestion(ClaimedQuestion):
-    instance: Name
-    table_uuid: Name
-    generation: Number
-    term: Number = Field(FIRST_TERM, description="In which the sender's site leads its lake.")
+    instance: SenderText
+    table_uuid: SenderText
+    generation: PositiveNumber
+    term: PositiveNumber = Field(FIRST_TERM, description="In which the sender's site leads its lake.")
 
 
 class HeldLane(_Question):
@@ -68,35 +68,35 @@ class HeldLane(_Question):
     after: Annotated[int, Field(ge=0, le=SEQ_MAX)] | None = None
 
 
-class _Sender(_Question):
-    lake: Name
-    instance: Name
-    generation: Number
-    dataset: Name
+class _SenderQuestion(_Question):
+    lake: SenderText
+    instance: SenderText
+    generation: PositiveNumber
+    dataset: SenderText
 
     def lane(self, partition: str) -> LaneName:
         return LaneName(self.lake, self.instance, self.generation, self.dataset, partition)
 
 
-class HeldQuestion(_Sender):
+class HeldQuestion(_SenderQuestion):
     lanes: Annotated[list[HeldLane], Field(max_length=LANES_AT_ONCE_MAX)]
 
 
-class InspectQuestion(_Sender):
+class InspectQuestion(_SenderQuestion):
     partition: Partition
-    lo: Number
-    hi: Number
+    lo: PositiveNumber
+    hi: PositiveNumber
 
 
-Ask = Callable[[RequestHandler, Request, str], Awaitable[Reply]]
+AnswerQuestion = Callable[[RequestHandler, Request, str], Awaitable[Reply]]
 
 
 def _question(
     kind: type[_Asked],
-) -> Callable[[Callable[[RequestHandler, ReceiverCaller, _Asked], Awaitable[Reply]]], Ask]:
+) -> Callable[[Callable[[RequestHandler, ReceiverCaller, _Asked], Awaitable[Reply]]], AnswerQuestion]:
     """Checks the token and parses the question. A question counts like a body, but waiting rows do not hold it up."""
 
-    def wrapped(answer: Callable[[RequestHandler, ReceiverCaller, _Asked], Awaitable[Reply]]) -> Ask:
+    def wrapped(answer: Callable[[RequestHandler, ReceiverCaller, _Asked], Awaitable[Reply]]) -> AnswerQuestion:
         @wraps(answer)
         async def ask(handler: RequestHandler, request: Request, name: str) -> Reply:
             with handler.gate.entered():
@@ -185,7 +185,7 @@ async def inspect(handler: RequestHandler, caller: ReceiverCaller, asked: Inspec
         return _answer(dict(await handler.inspect(ask)))
 
 
-def _check_owner(connection: Connection, caller: ReceiverCaller, asked: _Sender) -> None:
+def _check_owner(connection: Connection, caller: ReceiverCaller, asked: _SenderQuestion) -> None:
     """Lanes that nobody has claimed hold nothing, so anybody may ask about them."""
     found = senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
     if found is not None:

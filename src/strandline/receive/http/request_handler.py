@@ -71,7 +71,7 @@ class Arrival:
     """A body in memory, with what its headers say."""
 
     caller: ReceiverCaller
-    identity: forward_protocol.Identity
+    identity: forward_protocol.BodyIdentity
     packed: Packed
     digest_header: str | None
 

@@ -137,7 +137,7 @@ class DriftComparison:
             bool(references.unread) or places.unplaced is not None or bool(vanished.failures),
             Roots(vanished.folders),
             {name: key(t.head.metadata_location) for name, t in tables if name in seals},
-            places.passing_over(),
+            places.not_reported(),
         )
         self._failures = [*self.listing_failures, *vanished.failures]
 

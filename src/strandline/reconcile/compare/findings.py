@@ -16,8 +16,8 @@ from strandline.reconcile.model import Counts, FileContent, Finding, FindingKind
 
 # kind, path, table, size, time, protection, content
 Judged = tuple[FindingKind, str, str | None, int | None, int | None, Protection | None, FileContent]
-Order = Callable[[Any], tuple[str, str, str]]
-Store = Callable[[Iterable[Any], Order], Iterable[Any]]  # sorts findings; the result can be iterated repeatedly
+SortKey = Callable[[Any], tuple[str, str, str]]
+Store = Callable[[Iterable[Any], SortKey], Iterable[Any]]  # sorts findings; the result can be iterated repeatedly
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class _Counters:
         )
 
 
-def in_memory(findings: Iterable[Any], order: Order) -> list[Any]:
+def in_memory(findings: Iterable[Any], order: SortKey) -> list[Any]:
     return sorted(findings, key=order)
 
 
@@ -141,7 +141,7 @@ class Spill:
     """A `Store` in files, for lakes that may have tens of millions of findings: sorted files, read as one sorted
     sequence. The files are deleted with the object."""
 
-    def __init__(self, values: Iterable[Any], order: Order) -> None:
+    def __init__(self, values: Iterable[Any], order: SortKey) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="strandline-reconcile-")
         self._order = order
         self._files: list[Path] = []

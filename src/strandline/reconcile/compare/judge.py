@@ -49,11 +49,11 @@ class RunPlaces:
     vanished: Roots  # keys of the folders of tables that the catalog does not know
     current: Mapping[str, str] = field(default_factory=dict)  # by dataset: the key of its newest metadata file
     # given the key of a folder that no table owns: whether it is not reported
-    passed_over: Callable[[str], bool] = lambda folder: False
+    is_not_reported: Callable[[str], bool] = lambda folder: False
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FolderFacts:
     """What holds for every file of one folder."""
 
     table: str | None
@@ -68,62 +68,62 @@ class Judge:
     def __init__(self, run_places: RunPlaces, ledger_context: LedgerContext) -> None:
         self._run_places = run_places
         self._context = ledger_context
-        self._places: dict[tuple[str, str | None], _Place | None] = {}
+        self._folders: dict[tuple[str, str | None], _FolderFacts | None] = {}
 
     def is_own(self, file: Unreferenced) -> bool:
         """Whether the file is not reported: it is the lake's own, or somebody else's."""
-        return self._place(file) is None or file.path in self._context.spooled
+        return self._facts(file) is None or file.path in self._context.spooled
 
     def judged(self, file: Unreferenced, stat: Stat | None) -> Judged:
-        place = self._place(file)
-        if place is None:
+        facts = self._facts(file)
+        if facts is None:
             raise ValueError(f"{file.path} is not reported")
         name = file.path.rpartition("/")[2]
-        fits = place.content is not None and fits_room(name, place.suffixes)
+        fits = facts.content is not None and fits_room(name, facts.suffixes)
         modified_ns = None if stat is None else stat.modified_ns
         protected = by_time(modified_ns, self._context)
-        if place.content is FileContent.SPOOL:
+        if facts.content is FileContent.SPOOL:
             table_uuid = file.path.rpartition("/")[0].rpartition("/")[2]
             protected = first((protected, by_spool(modified_ns, table_uuid, name, self._context)))
-        if place.protected is not None or not fits:
-            protected = first((place.protected, None if fits else Protection.LAYOUT, protected))
+        if facts.protected is not None or not fits:
+            protected = first((facts.protected, None if fits else Protection.LAYOUT, protected))
         if not self._context.own_origin and is_metadata_file(name):
             # The catalog's client writes these, on whatever machine it runs; this disk may have a copy.
             protected = first((protected, Protection.ORIGIN))
         if file.path in self._context.suspected:
             protected = Protection.DAMAGED
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
-        if fits and place.content is FileContent.METADATA and is_metadata_file(checksum_of(name) or name):
-            current = self._run_places.current.get(place.table or "")
+        if fits and facts.content is FileContent.METADATA and is_metadata_file(checksum_of(name) or name):
+            current = self._run_places.current.get(facts.table or "")
             if current is not None and is_superseded(file.path, current):
                 kind = FindingKind.SUPERSEDED
-        content = place.content if fits and place.content is not None else FileContent.UNKNOWN
-        return kind, file.path, place.table, None if stat is None else stat.size, modified_ns, protected, content
+        content = facts.content if fits and facts.content is not None else FileContent.UNKNOWN
+        return kind, file.path, facts.table, None if stat is None else stat.size, modified_ns, protected, content
 
-    def _place(self, file: Unreferenced) -> _Place | None:
+    def _facts(self, file: Unreferenced) -> _FolderFacts | None:
         folder = file.path.rpartition("/")[0]
         known = (folder, file.table)
-        if known not in self._places:
-            self._places[known] = self._place_of(folder, file.table)
-        return self._places[known]
+        if known not in self._folders:
+            self._folders[known] = self._facts_of(folder, file.table)
+        return self._folders[known]
 
-    def _place_of(self, folder: str, table: str | None) -> _Place | None:
+    def _facts_of(self, folder: str, table: str | None) -> _FolderFacts | None:
         run_places = self._run_places
         if is_own(folder, run_places.warehouse):
             return self._spool(folder)
         if table is not None:
             room = room_of_folder(folder, run_places.locations[table])
-            return self._at(table, folder, *_LAYOUT[room], is_known=True)
-        if run_places.passed_over(key(folder)):
+            return self._facts_at(table, folder, *_LAYOUT[room], is_known=True)
+        if run_places.is_not_reported(key(folder)):
             return None
         relative = below(f"{folder}/", run_places.warehouse)
         root = None if relative is None else unknown_root_of(relative)
         room = None if root is None else room_of_folder(folder, f"{run_places.warehouse}/{root}")
-        return self._at(None, folder, *_LAYOUT[room], is_known=False)
+        return self._facts_at(None, folder, *_LAYOUT[room], is_known=False)
 
-    def _at(
+    def _facts_at(
         self, table: str | None, folder: str, content: FileContent | None, suffixes: tuple[str, ...], *, is_known: bool
-    ) -> _Place:
+    ) -> _FolderFacts:
         protected = by_place(
             self._context,
             stopped=None if table is None else self._run_places.stopped.get(table),
@@ -133,17 +133,17 @@ class Judge:
             vanished=not is_known and self._run_places.vanished.of(key(folder)) is not None,
             any_unread=self._run_places.any_unread,
         )
-        return _Place(table, content, suffixes, protected)
+        return _FolderFacts(table, content, suffixes, protected)
 
-    def _spool(self, folder: str) -> _Place | None:
+    def _spool(self, folder: str) -> _FolderFacts | None:
         """A spool file without a record may be an orphan; everything else in the lake's own folder is the lake's."""
         relative = below(folder, f"{self._run_places.warehouse}/{SPOOL_FOLDER}")
         if relative is None:
             return None
         if "/" in relative or not has_plain_segments(relative):
-            return self._at(None, folder, *_LAYOUT[None], is_known=True)
+            return self._facts_at(None, folder, *_LAYOUT[None], is_known=True)
         # The spool has a layout of its own.
-        return self._at(None, folder, FileContent.SPOOL, _SPOOL_SUFFIXES, is_known=True)
+        return self._facts_at(None, folder, FileContent.SPOOL, _SPOOL_SUFFIXES, is_known=True)
 
 
 def is_superseded(path: str, current: str) -> bool:

@@ -40,8 +40,8 @@ class Places:
     # folders that storage has under a second name, as another table spells them
     spellings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unclaimed: Unclaimed | None = None
-    # in a listing of the whole warehouse: the folders without an owner that are considered
-    looked_into: Set[str] = frozenset()
+    # in a listing of the whole warehouse: the folders without an owner that it includes
+    considered: Set[str] = frozenset()
     as_of_ns: int | None = None  # older files are surely in the listing; None: files older than the run
     # of tables that cannot be opened: the metadata file that the catalog names
     pointers: Mapping[str, str] = field(default_factory=dict)
@@ -56,12 +56,12 @@ class Places:
         }
         return overlaps(folders).keys() & tables.keys()
 
-    def passing_over(self) -> Callable[[str], bool]:
+    def not_reported(self) -> Callable[[str], bool]:
         """Given the key of a folder that no table owns: whether it is not reported."""
         other_tables = Roots(folder for of in self.other_tables.values() for folder in of)
 
-        def passed_over(folder: str) -> bool:
+        def is_not_reported(folder: str) -> bool:
             root = None if self.unclaimed is None else self.unclaimed.root_of(folder)
-            return other_tables.of(folder) is not None or (root is not None and root not in self.looked_into)
+            return other_tables.of(folder) is not None or (root is not None and root not in self.considered)
 
-        return passed_over
+        return is_not_reported

@@ -128,17 +128,17 @@ class Comparing:
         references: SparkReferences,
         roots: Sequence[str],
         failures: Sequence[PrefixFailure],
-        kept: list[DataFrame],
+        persisted: list[DataFrame],
     ) -> None:
         self._spark = files.sparkSession
         self._files = files
         self._references = references
         self._owning = Owning.of(references)
         self._labels = _Labels([key(f.prefix) for f in failures], [key(root) for root in roots])
-        self._kept = kept
+        self._persisted = persisted
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        self._persisted.append(frame.persist(StorageLevel.DISK_ONLY))
         return frame
 
     def difference(self) -> Difference:
@@ -206,9 +206,9 @@ class Comparing:
             yield UnlistedFiles(_narrowed(table, some, is_away=is_away), (), _keys(some), apart, _shared(some))
             if (name, _MISSING) not in counts:
                 continue
-            told_of = {encoded(key(path)) for path in table.gone}
+            reported = {encoded(key(path)) for path in table.gone}
             here = rows.where((F.col("table") == name) & (F.col("label") == _MISSING)).toLocalIterator()
-            for piece in divide((row for row in here if bytes(row.key) not in told_of), MISSING_AT_ONCE):
+            for piece in divide((row for row in here if bytes(row.key) not in reported), MISSING_AT_ONCE):
                 narrow = replace(_narrowed(table, piece, is_away=is_away), gone={})
                 yield UnlistedFiles(narrow, _keys(piece), (), 0, _shared(piece))
 

@@ -52,7 +52,7 @@ class StorageListing:
     files: DataFrame
     failures: Sequence[PrefixFailure]
     links: Sequence[str]
-    kept: Sequence[DataFrame]  # to be unpersisted in the end
+    persisted: Sequence[DataFrame]  # to be unpersisted in the end
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def list_on_spark(
     spark: SparkSession, roots: Sequence[str], bucket: ListedBucket | None, *, timeout_seconds: float
 ) -> StorageListing:
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
-    kept: list[DataFrame] = []
+    persisted: list[DataFrame] = []
     prefixes = spark.createDataFrame([(encoded(root),) for root in roots], "path binary")
     count = len(roots)
     for level in range(LEVELS + 1):
@@ -113,10 +113,10 @@ def list_on_spark(
             break
         lister = Lister(bucket, timeout_seconds, is_whole=level == LEVELS)
         found = prefixes.repartition(min(count, tasks)).mapInArrow(lister.run, LISTED)
-        kept.append(found.persist(StorageLevel.DISK_ONLY))
-        prefixes = kept[-1].where(F.col("kind") == FOLDER).select("path")
+        persisted.append(found.persist(StorageLevel.DISK_ONLY))
+        prefixes = persisted[-1].where(F.col("kind") == FOLDER).select("path")
         count = prefixes.count()
-    return _gathered(spark, kept)
+    return _gathered(spark, persisted)
 
 
 def inventory_on_spark(spark: SparkSession, file: Path, base: str) -> StorageListing:
@@ -128,11 +128,11 @@ def inventory_on_spark(spark: SparkSession, file: Path, base: str) -> StorageLis
     return _gathered(spark, [frame])
 
 
-def _gathered(spark: SparkSession, kept: Sequence[DataFrame]) -> StorageListing:
+def _gathered(spark: SparkSession, persisted: Sequence[DataFrame]) -> StorageListing:
     failures: list[PrefixFailure] = []
     links: list[str] = []
     files = spark.createDataFrame([], LISTED)
-    for frame in kept:
+    for frame in persisted:
         files = files.unionByName(frame.where(F.col("kind") == FILE))
         # One row for each failed prefix and each link. They are few; a listing in this process would hold them as well.
         for row in frame.where(F.col("kind").isin(LINK, FAILED, TIMED_OUT)).select("kind", "path", "why").collect():
@@ -141,12 +141,12 @@ def _gathered(spark: SparkSession, kept: Sequence[DataFrame]) -> StorageListing:
                 links.append(path)
             else:
                 failures.append(PrefixFailure(path, row.why, row.kind == TIMED_OUT))
-    return StorageListing(files.drop("kind", "why"), sorted(failures, key=lambda f: f.prefix), sorted(links), kept)
+    return StorageListing(files.drop("kind", "why"), sorted(failures, key=lambda f: f.prefix), sorted(links), persisted)
 
 
 def batches_of(listing: Listing) -> Iterator[pa.RecordBatch]:
     """Everything in a listing. Column by column, because an executor may have millions of files."""
-    rows = _Rows()
+    rows = _ListedRows()
     for path, folder in listing.sorted_folders():
         for begin in range(0, len(folder.names), ROWS_AT_ONCE):
             rows.add_files(path, folder, slice(begin, begin + ROWS_AT_ONCE))
@@ -162,13 +162,13 @@ def batches_of(listing: Listing) -> Iterator[pa.RecordBatch]:
 
 def _folder_batches(paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
     for some in divide(paths, ROWS_AT_ONCE):
-        rows = _Rows()
+        rows = _ListedRows()
         for path in some:
             rows.add(FOLDER, path)
         yield rows.taken()
 
 
-class _Rows:
+class _ListedRows:
     """Rows of `LISTED`."""
 
     def __init__(self) -> None:

@@ -80,12 +80,12 @@ class SparkReferenceReader(ReferenceReader):
         catalog: PyIcebergCatalog,
         reading: ManifestReading,
         spark: SparkSession,
-        kept: list[DataFrame],
+        persisted: list[DataFrame],
     ) -> None:
-        """The caller unpersists the frames in `kept`."""
+        """The caller unpersists the frames in `persisted`."""
         super().__init__(catalog, reading, references_max=sys.maxsize)
         self._spark = spark
-        self._kept = kept
+        self._persisted = persisted
         self._held: dict[str, DataFrame] = {}
 
     def read(self, known: LakeReferences | None = None, *, links: Sequence[str] = ()) -> SparkReferences:
@@ -127,7 +127,7 @@ class SparkReferenceReader(ReferenceReader):
     def _hold(self, names: Sequence[str], rows: DataFrame) -> dict[str, tuple[int, str | None]]:
         """By table: the number of its keys, and a key that is no path, if there is one."""
         frame = rows.groupBy("table", "key").agg(F.max("content").alias("content")).persist(StorageLevel.DISK_ONLY)
-        self._kept.append(frame)
+        self._persisted.append(frame)
         self._held |= dict.fromkeys(names, frame)
         text = F.col("key").cast("string")
         odd = F.min(F.when(~text.startswith("/") & ~text.startswith("s3://"), F.col("key")))
@@ -147,7 +147,7 @@ class SparkReferenceReader(ReferenceReader):
             content = content.where(~reduce(lambda a, b: a | b, map(text.startswith, real.plain), F.lit(False)))
         found = content.select("key").mapInArrow(_Following(tuple(folders), tuple(references.links)).run, "key binary")
         found = found.persist(StorageLevel.DISK_ONLY)
-        self._kept.append(found)
+        self._persisted.append(found)
         return found
 
 

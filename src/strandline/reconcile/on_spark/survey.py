@@ -36,7 +36,7 @@ from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.references.manifest_workers import ManifestReading
 from strandline.reconcile.storage.listing import Listing
 from strandline.reconcile.storage.pool import Pool
-from strandline.reconcile.survey import Known, LakeSurveyor
+from strandline.reconcile.survey import KnownFolders, LakeSurveyor
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ class SparkSurveyor:
         # other, and shuffle everything again for each of them.
         rules = self._spark.conf.get(_EXCLUDED_RULES, "") or ""
         self._spark.conf.set(_EXCLUDED_RULES, ",".join(filter(None, (rules, PUSHED_THROUGH_UNIONS))))
-        self._kept: list[DataFrame] = []
+        self._persisted: list[DataFrame] = []
         self._expect(0)
 
     def _expect(self, rows: int) -> None:
@@ -68,13 +68,13 @@ class SparkSurveyor:
         with explaining(_FAILED, JAVA_ERRORS), watched(self._spark, watch.check):
             watch.phase(Phase.LIST)
             known = light.known()
-            beside, listing = self._list(known, watch)
-            failures: list[PrefixFailure] = [*listing.failures, *beside.failures]
+            planned, listing = self._list(known, watch)
+            failures: list[PrefixFailure] = [*listing.failures, *planned.failures]
             watch.phase(Phase.REFERENCES)
-            references = self._read(None, watch, links=[*listing.links, *beside.links])
+            references = self._read(None, watch, links=[*listing.links, *planned.links])
             watch.phase(Phase.COMPARE)
-            files = self._with(listing.files, beside)
-            comparing = Comparing(files, references, beside.roots, failures, self._kept)
+            files = self._with(listing.files, planned)
+            comparing = Comparing(files, references, planned.roots, failures, self._persisted)
             difference = comparing.difference()
             sought = comparing.sought(difference.listed, lambda names: self._manifests(names, references))
             places = known.places(references)
@@ -94,11 +94,11 @@ class SparkSurveyor:
 
     def close(self) -> None:
         """Unpersists what executors keep."""
-        for frame in self._kept:
+        for frame in self._persisted:
             frame.unpersist()
-        self._kept.clear()
+        self._persisted.clear()
 
-    def _bounded(self, places: Places, known: Known, files: DataFrame, failures: list[PrefixFailure]) -> Places:
+    def _bounded(self, places: Places, known: KnownFolders, files: DataFrame, failures: list[PrefixFailure]) -> Places:
         unclaimed = self._light.unclaimed(known)
         most = max(self._light.config.settings.reconcile.unknown_roots_max, 0)
         found = files.select("folder").distinct().mapInArrow(_Rooting(unclaimed).run, "root binary").distinct()
@@ -106,27 +106,27 @@ class SparkSurveyor:
         newest_ns = files.agg(F.max("modified_ns").alias("newest")).collect()[0].newest or 0
         return self._light.bounded(places, unclaimed, roots, newest_ns, failures)
 
-    def _list(self, known: Known, watch: Watch) -> tuple[Listing, StorageListing]:
-        """Also what was found beside the roots."""
+    def _list(self, known: KnownFolders, watch: Watch) -> tuple[Listing, StorageListing]:
+        """Also returns what was found beside the roots."""
         light = self._light
         if light.inventory_file is not None:
-            beside = Listing((light.warehouse,))
+            planned = Listing((light.warehouse,))
             listing = inventory_on_spark(self._spark, light.inventory_file, light.warehouse.rstrip("/"))
         else:
             self._expect(known.expected)
             with Pool() as pool:
-                beside = light.plan_listing(known, pool, watch)
+                planned = light.plan_listing(known, pool, watch)
             watch.check()
             seconds = light.config.settings.reconcile.prefix_timeout_seconds
-            listing = list_on_spark(self._spark, beside.roots, light.bucket, timeout_seconds=seconds)
-        self._kept += listing.kept
-        return beside, listing
+            listing = list_on_spark(self._spark, planned.roots, light.bucket, timeout_seconds=seconds)
+        self._persisted += listing.persisted
+        return planned, listing
 
-    def _with(self, files: DataFrame, beside: Listing) -> DataFrame:
+    def _with(self, files: DataFrame, planned: Listing) -> DataFrame:
         """Adds the files in folders above the tables' folders, which are few."""
         import pyarrow as pa
 
-        batches = list(batches_of(Listing((), folders=beside.folders)))
+        batches = list(batches_of(Listing((), folders=planned.folders)))
         if not batches:
             return files
         rows = self._spark.createDataFrame(pa.Table.from_batches(batches), LISTED)
@@ -136,7 +136,7 @@ class SparkSurveyor:
         seconds = self._light.config.settings.reconcile.prefix_timeout_seconds
         with Pool() as pool:
             reading = ManifestReading(pool, timeout_seconds=seconds, check=watch.check)
-            reader = SparkReferenceReader(self._light.catalog, reading, self._spark, self._kept)
+            reader = SparkReferenceReader(self._light.catalog, reading, self._spark, self._persisted)
             return reader.read(known, links=links)
 
     def _manifests(self, names: Sequence[str], references: SparkReferences) -> DataFrame:

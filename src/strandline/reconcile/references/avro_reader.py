@@ -123,7 +123,7 @@ def _reader(schema: str, wanted: WantedFields) -> ReadBlock:
     known = (schema, id(wanted))
     if known not in _readers:
         made: dict[str, Any] = {}
-        exec(compile(_Source(json.loads(schema), wanted).text(), "<avro reader>", "exec"), made)
+        exec(compile(_ReaderSource(json.loads(schema), wanted).text(), "<avro reader>", "exec"), made)
         _readers[known] = made["read_block"]
     return _readers[known]
 
@@ -145,7 +145,7 @@ _METHODS = (
 )  # fmt: skip
 
 
-class _Source:
+class _ReaderSource:
     """The source of a reader. It contains only numbers and names made here, nothing from the file. Nested unions and
     arrays use the same variables: each reads its own before those inside it do, and not after."""
 

@@ -23,6 +23,7 @@ from strandline.core.errors import (
 )
 from strandline.core.text.whole_number import whole_number
 from strandline.core.text.wording import plural
+from strandline.iceberg.metadata.table_metadata import LOCATION_PROPERTIES
 from strandline.reconcile.model import FileContent, Lineage, TableHead
 from strandline.reconcile.paths import canonical, first_that_is_no_text, key
 from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestFiles, ManifestReading, Unreadable
@@ -37,12 +38,6 @@ if TYPE_CHECKING:
 
 FORMAT_VERSIONS = (1, 2, 3)
 ATTEMPTS_MAX = 4
-_PATH_PROPERTIES = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +365,7 @@ def locations_of(table: Table) -> list[str]:
 
 
 def _locations(location: str, properties: Mapping[str, Any]) -> list[str]:
-    return [location, *(str(properties[p]) for p in _PATH_PROPERTIES if properties.get(p))]
+    return [location, *(str(properties[p]) for p in LOCATION_PROPERTIES if properties.get(p))]
 
 
 def metadata_files(table: Table) -> dict[str, NamedFile]:

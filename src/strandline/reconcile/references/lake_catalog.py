@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from strandline.core.errors import NoSuchDataset
+from strandline.iceberg.lake_tables import LakeTables
 from strandline.iceberg.pyiceberg import drop_entries as light_drop
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile.paths import key
-
-if TYPE_CHECKING:
-    from strandline.iceberg.spark.tables import SparkTables
 
 
 @dataclass(frozen=True)
 class LakeCatalog:
     """If the catalog cannot be read at all, methods raise `StorageError`."""
 
-    open: Callable[[], PyIcebergCatalog]
-    spark: Callable[[], SparkTables]
+    tables: LakeTables
 
     @property
     def _catalog(self) -> PyIcebergCatalog:
-        return self.open()
+        return self.tables.catalog
 
     def drop_entries(
         self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
@@ -34,7 +30,8 @@ class LakeCatalog:
         if not light_drop.is_possible(self._catalog, table):
             from strandline.iceberg.spark.drop_entries import drop_data_files
 
-            return drop_data_files(self.spark(), table, paths, token=token, summary=summary, before_commit=last_word)
+            spark = self.tables.unsettled
+            return drop_data_files(spark, table, paths, token=token, summary=summary, before_commit=last_word)
         return light_drop.drop_data_files(
             self._catalog,
             table,

@@ -38,7 +38,7 @@ _LISTED = WantedFields(
 
 # the number of live entries; the keys of data files; content, format and key of the others
 LivePart = tuple[int, list[str], list[tuple[int, str, str]]]
-Found = tuple[int, str, str, int]  # content, format, path and status of an entry
+LiveEntry = tuple[int, str, str, int]  # content, format, path and status of an entry
 # path, partition spec, the snapshot that added it, files added and existing, and its size in bytes
 Listed = tuple[str, int | None, int | None, int | None, int | None, int | None]
 
@@ -78,7 +78,7 @@ def live_files(content: bytes) -> Iterator[LivePart]:
         yield _part([entry for entry in found if entry[3] != _DELETED])
 
 
-def _part(found: list[Found]) -> LivePart:
+def _part(found: list[LiveEntry]) -> LivePart:
     others = [entry for entry in found if entry[0] != 0]
     data = [path for content, _, path, _ in found if content == 0] if others else [path for _, _, path, _ in found]
     data_keys, other_keys = keys(data), keys([path for _, _, path, _ in others])
@@ -116,7 +116,7 @@ def entries_by_pyiceberg(file: Any) -> Iterator[ManifestEntry]:
         yield from entries
 
 
-def _entries(file: Any) -> Iterator[Found]:
+def _entries(file: Any) -> Iterator[LiveEntry]:
     for e in entries_by_pyiceberg(file):
         yield int(e.data_file.content or 0), str(e.data_file.file_format), e.data_file.file_path, int(e.status)
 

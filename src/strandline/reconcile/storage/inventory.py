@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
 from strandline.reconcile.storage.listing import Listing, OnFound, outermost
 from strandline.reconcile.storage.pool import Pool
 from strandline.reconcile.storage.worker import Part
+from strandline.storage.s3_listing import Check
 
 NOT_FOLLOWED = "it is a link or a device, which is not followed"
-
-Check = Callable[[], None]
 
 
 def list_local(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from strandline.reconcile.storage.listing import ListedFolder, Listing, OnFound
-from strandline.storage.s3_listing import Allowance, Check, Found, ListedBucket, PagesEnd
+from strandline.storage.s3_listing import Allowance, Check, ListedBucket, ListedObject, PagesEnd
 
 PREFIXES_AT_ONCE = 8
 SPLIT_LEVELS = 2  # below each root, so that a large table is not one long sequence of requests
@@ -131,7 +131,7 @@ def _read(
     return part
 
 
-def _keep(folder_of: Callable[[str], ListedFolder], base: str, objects: Iterable[Found]) -> None:
+def _keep(folder_of: Callable[[str], ListedFolder], base: str, objects: Iterable[ListedObject]) -> None:
     for key, size, modified_ns in objects:
         folder, slash, name = key.rpartition("/")
         if name:  # otherwise it is a placeholder for a folder, and not a table's file

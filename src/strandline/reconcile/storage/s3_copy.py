@@ -19,7 +19,7 @@ PARTS_MAX = 10_000
 _NO_CONDITIONS = frozenset({400, 412, 501})
 _KEPT_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 
-Ask = Callable[..., Any]  # takes an operation of the store, its subject and its parameters
+SendRequest = Callable[..., Any]  # takes an operation of the store, its subject and its parameters
 Condition = Mapping[str, str]
 
 
@@ -29,7 +29,7 @@ def tag(head: Mapping[str, Any]) -> str:
 
 
 def copy(
-    ask: Ask, find: Callable[[str], Mapping[str, Any] | None], source: str, target: str, head: Mapping[str, Any]
+    ask: SendRequest, find: Callable[[str], Mapping[str, Any] | None], source: str, target: str, head: Mapping[str, Any]
 ) -> None:
     way = _at_once if head["ContentLength"] <= COPY_BYTES_MAX else _in_parts
     if etag := head.get("ETag"):
@@ -52,14 +52,14 @@ def copy(
 
 
 def _at_once(
-    ask: Ask, source: str, target: str, head: Mapping[str, Any], condition: Condition, check: Callable[[], None]
+    ask: SendRequest, source: str, target: str, head: Mapping[str, Any], condition: Condition, check: Callable[[], None]
 ) -> None:
     check()
     ask("copy_object", source, **_to(target), **_from(source), **condition)
 
 
 def _in_parts(
-    ask: Ask, source: str, target: str, head: Mapping[str, Any], condition: Condition, check: Callable[[], None]
+    ask: SendRequest, source: str, target: str, head: Mapping[str, Any], condition: Condition, check: Callable[[], None]
 ) -> None:
     check()
     size = int(head["ContentLength"])

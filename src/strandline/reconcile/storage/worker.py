@@ -24,7 +24,7 @@ NAMES_AT_ONCE = 50_000
 
 Part = tuple[list[str], list[str], list[str]]  # files, folders, and others: links, sockets, devices
 
-Result = tuple[str, Any]
+WorkerResult = tuple[str, Any]
 # name; content, if it was fetched; minimum size in bytes, if known; folder of the manifest cache, if used
 ReadTask = tuple[str, bytes | None, int | None, str | None]
 
@@ -70,7 +70,7 @@ def is_gone(error: OSError) -> bool:
     return error.errno in (errno.ENOENT, errno.ENOTDIR)
 
 
-def scan_folder(folder: str) -> Iterator[Result]:
+def scan_folder(folder: str) -> Iterator[WorkerResult]:
     try:
         for part in scan(folder):
             yield "part", part
@@ -81,7 +81,7 @@ def scan_folder(folder: str) -> Iterator[Result]:
     yield "end", None
 
 
-def contains_files(folder: str) -> Iterator[Result]:
+def contains_files(folder: str) -> Iterator[WorkerResult]:
     """Whether it contains anything but folders; True also if that cannot be checked."""
     waiting = [folder]
     while waiting:
@@ -99,13 +99,13 @@ def contains_files(folder: str) -> Iterator[Result]:
     yield "end", False
 
 
-def read_list(task: ReadTask) -> Iterator[Result]:
+def read_list(task: ReadTask) -> Iterator[WorkerResult]:
     from strandline.reconcile.references.manifests import listed_manifests
 
     return _read(task, listed_manifests)
 
 
-def read_manifest(task: ReadTask) -> Iterator[Result]:
+def read_manifest(task: ReadTask) -> Iterator[WorkerResult]:
     from strandline.reconcile.references.manifests import live_files
 
     memory = task[3]
@@ -116,7 +116,7 @@ def read_manifest(task: ReadTask) -> Iterator[Result]:
     return _read(task, lambda content: manifest_cache.read(content, memory))
 
 
-def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
+def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator[WorkerResult]:
     from strandline.reconcile.references import checksums
     from strandline.reconcile.references.avro_reader import AvroUnreadable
 
@@ -146,7 +146,7 @@ def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator
         yield "end", None
 
 
-DOINGS: dict[str, Callable[[Any], Iterator[Result]]] = {
+DOINGS: dict[str, Callable[[Any], Iterator[WorkerResult]]] = {
     "scan": scan_folder,
     "contains_files": contains_files,
     "manifest_list": read_list,

@@ -44,7 +44,7 @@ class PutUnknown:
     error: StorageError
 
 
-Outcome = PutLanded | PutRefused | PutUnknown
+PutOutcome = PutLanded | PutRefused | PutUnknown
 
 
 class Arbiter:
@@ -63,7 +63,7 @@ class Arbiter:
         stored = self._limit.run(self._cell.read)
         return None if stored is None else self._parse(stored)[0]
 
-    def put(self, record: LeaderRecord, *, over: VersionedRecord | None) -> Outcome:
+    def put(self, record: LeaderRecord, *, over: VersionedRecord | None) -> PutOutcome:
         """Replaces the record `over`; None: there must be none yet. Raises StorageError if the put was not sent."""
         nonce = uuid.uuid4().hex
         sent = replace(record, beat=0 if over is None else over.record.beat + 1)
@@ -78,7 +78,7 @@ class Arbiter:
         failpoints.hit("arbiter.after_put")
         return PutLanded(VersionedRecord(sent, new))
 
-    def _read_back(self, nonce: str, over: VersionedRecord | None, unclear: CellUnclear | None) -> Outcome:
+    def _read_back(self, nonce: str, over: VersionedRecord | None, unclear: CellUnclear | None) -> PutOutcome:
         try:
             stored = self._limit.run(self._cell.read)
         except StorageError as e:

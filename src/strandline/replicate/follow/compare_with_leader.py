@@ -14,9 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from strandline.core.read_token import ReadBounds
+from strandline.core.settings.follow import OFFER_ITEMS_MAX
 from strandline.core.sites.terms import term_of
-from strandline.core.types import SEQ_COLUMN, SEQ_MAX, Dataset, Seq, SeqRange
-from strandline.iceberg.metadata.identifier import in_spark, quoted
+from strandline.core.types import SEQ_COLUMN, SEQ_MAX, Dataset, ItemKind, Seq, SeqRange, merge_ranges
+from strandline.iceberg.metadata.identifier import quoted
+from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.ingest.digest import hashable
 from strandline.ledger.engine import Connection
@@ -24,6 +27,8 @@ from strandline.ledger.ingest import blocks, published_blocks
 from strandline.ledger.maintain import floors
 from strandline.ledger.replicate import following
 from strandline.ledger.replicate.following import Followed
+from strandline.read import foreign_rows
+from strandline.read.settled_rows import is_owned, settled_rows
 from strandline.replicate.follow.context import FollowContext
 from strandline.replicate.follow.follow_schema import known_fields
 from strandline.replicate.follow.schema_plan import match_fields
@@ -36,10 +41,11 @@ class DatasetVerdict:
     sealed: Seq | None
     rows: int  # at both sites, and the same
     missing: int  # only at the leader, above this site's floor
-    extra: int  # only at this site: retention or a person has deleted them at the leader since
+    extra: int  # only at this site, in a block of the leader: retention or a person has deleted them there since
     different: int  # at both sites, with other values
     first: Seq | None  # the first row that is missing, different or doubled
     doubled: int = 0  # rows of this site with the sequence number of another row
+    foreign: int = 0  # rows of this site that another program wrote: no block has their sequence numbers
 
     @property
     def ok(self) -> bool:
@@ -58,6 +64,7 @@ def verify_leader(context: FollowContext) -> list[DatasetVerdict]:
 class _Settled:
     sealed: Seq | None
     floor: Seq | None
+    owned: tuple[SeqRange, ...]  # of the published blocks
     spans: tuple[SeqRange, ...]
 
 
@@ -65,7 +72,7 @@ def _read_settled(connection: Connection, dataset: Dataset) -> _Settled:
     sealed = blocks.sealed(connection, dataset.id)
     owned = [] if sealed is None else published_blocks.owned_ranges(connection, dataset.id, until=sealed)
     spans = term_spans(owned, SeqRange(Seq(1), sealed or Seq(1)))
-    return _Settled(sealed, floors.get(connection, dataset.id), spans)
+    return _Settled(sealed, floors.get(connection, dataset.id), tuple(owned), spans)
 
 
 def _with_unrecorded(context: FollowContext, followed: Followed, settled: _Settled) -> _Settled:
@@ -95,7 +102,7 @@ def _verify(context: FollowContext, followed: Followed, settled: _Settled) -> Da
         return DatasetVerdict(dataset.name, sealed, 0, 0, 0, 0, None)
     tables = context.work.tables
     view = tables.view(dataset.name)
-    here = tables.spark.table(in_spark(dataset.name)).where(F.col(SEQ_COLUMN).between(1, int(sealed)))
+    here, foreign = _own_rows(context, dataset, view, sealed, settled.owned)
     names = {f["id"]: f["name"] for f in view.schema["fields"]}
     with ExitStack() as stack:
         contents = [stack.enter_context(context.source.content(tables, dataset.uuid, span)) for span in settled.spans]
@@ -111,20 +118,58 @@ def _verify(context: FollowContext, followed: Followed, settled: _Settled) -> Da
         ours = _hashed(here, [(mine, name) for name, mine in pairs], "ours").groupBy(SEQ_COLUMN)
         each = ours.agg(F.first("ours").alias("ours"), F.count("*").alias("times"))
         both = theirs.join(each, SEQ_COLUMN, "full_outer")
-        missing = F.col("ours").isNull() & (F.col(SEQ_COLUMN) > int(floor or 0))
+        absent = both.where(F.col("ours").isNull() & (F.col(SEQ_COLUMN) > int(floor or 0)))
         different = F.col("ours").isNotNull() & F.col("theirs").isNotNull() & (F.col("ours") != F.col("theirs"))
         with explaining(f"{dataset.name} cannot be compared with the leader's"):
             found = both.agg(
                 F.count_if(F.col("ours") == F.col("theirs")).alias("rows"),
-                F.count_if(missing).alias("missing"),
+                F.count_if(F.col("ours").isNull() & (F.col(SEQ_COLUMN) > int(floor or 0))).alias("absent"),
                 F.count_if(F.col("theirs").isNull()).alias("extra"),
                 F.count_if(different).alias("different"),
                 F.sum(F.coalesce(F.col("times") - 1, F.lit(0))).alias("doubled"),
-                F.min(F.when(missing | different | (F.col("times") > 1), F.col(SEQ_COLUMN))).alias("first"),
+                F.min(F.when(different | (F.col("times") > 1), F.col(SEQ_COLUMN))).alias("first"),
             ).collect()[0]
-    first = None if found["first"] is None else Seq(found["first"])
-    counts = (found["rows"], found["missing"], found["extra"], found["different"])
-    return DatasetVerdict(dataset.name, sealed, *counts, first, found["doubled"] or 0)
+            missing, first_missing = _missing(context, followed, sealed, absent) if found["absent"] else (0, None)
+    first = min((Seq(n) for n in (found["first"], first_missing) if n is not None), default=None)
+    counts = (found["rows"], missing, found["extra"], found["different"])
+    return DatasetVerdict(dataset.name, sealed, *counts, first, found["doubled"] or 0, foreign)
+
+
+def _own_rows(
+    context: FollowContext, dataset: Dataset, view: TableView, sealed: Seq, owned: Sequence[SeqRange]
+) -> tuple[DataFrame, int]:
+    """The rows of published blocks up to the seal, and how many foreign rows the table has there."""
+    tables, bounds = context.work.tables, ReadBounds(Seq(0), sealed)
+    rows = settled_rows(tables, dataset, view, bounds, None)
+    counts = foreign_rows.count(context.config, context.ledger, dataset, view, context.lake)
+    if counts is not None and counts.foreign == 0:
+        return rows, 0
+    with explaining(f"the foreign rows of {dataset.name} cannot be counted"):
+        foreign = rows.where(~is_owned(owned, F.col(SEQ_COLUMN))).count()
+    return settled_rows(tables, dataset, view, bounds, owned if foreign else None), foreign
+
+
+def _missing(context: FollowContext, followed: Followed, sealed: Seq, absent: DataFrame) -> tuple[int, Seq | None]:
+    """How many of the rows that this site lacks are of a block of the leader, and the first of them. The others are
+    foreign rows of the leader's table, which no follower gets."""
+    owned = is_owned(_ranges_at_leader(context, followed, sealed), F.col(SEQ_COLUMN))
+    found = absent.where(owned).agg(F.count("*").alias("rows"), F.min(SEQ_COLUMN).alias("first")).collect()[0]
+    return found["rows"], None if found["first"] is None else Seq(found["first"])
+
+
+def _ranges_at_leader(context: FollowContext, followed: Followed, sealed: Seq) -> list[SeqRange]:
+    """The ranges of the leader's segments, up to the seal."""
+    uuid = followed.dataset.uuid
+    after = {f.dataset.uuid: Seq(SEQ_MAX) for f in context.ledger.query(following.list_followed)} | {uuid: Seq(0)}
+    found: list[SeqRange] = []
+    while after[uuid] < sealed:
+        answer = context.source.poll(after, items_max=OFFER_ITEMS_MAX)
+        offers = [o for o in answer.offers if o.dataset.id == uuid]
+        if not offers:
+            break
+        found += [i.numbers for o in offers for i in o.items if i.kind is ItemKind.SEGMENT]
+        after[uuid] = offers[-1].upto
+    return merge_ranges(found)
 
 
 def _hashed(df: DataFrame, columns: Sequence[tuple[str, str]], name: str) -> DataFrame:

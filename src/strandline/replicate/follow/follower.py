@@ -19,7 +19,7 @@ from strandline.core.errors import FailedError, StorageError, StrandlineError, W
 from strandline.core.records.audit_events import Event
 from strandline.core.settings.follow import FollowSettings
 from strandline.core.sites.replication import FIRST_TERM, Offer, shard_ids
-from strandline.core.types import SEQ_MAX, BlockId, DatasetUuid, Seq, SeqRange, ShardId, Staged
+from strandline.core.types import SEQ_MAX, BlockId, DatasetId, DatasetUuid, Seq, SeqRange, ShardId, Staged
 from strandline.ledger import audit
 from strandline.ledger.ingest import sequence
 from strandline.ledger.receive.receipts import open_receipts
@@ -39,6 +39,7 @@ from strandline.replicate.follow.context import FollowContext
 from strandline.replicate.follow.fetch_bodies import MissingBodies
 from strandline.replicate.follow.leader_sinks import LeaderSinks
 from strandline.replicate.follow.note_passes import PassNotes
+from strandline.replicate.follow.postponed_datasets import PostponedDatasets
 from strandline.replicate.source import LeaderAnswer
 from strandline.replicate.state import ReplicationState
 from strandline.storage.durable import write_file
@@ -70,6 +71,7 @@ class Follower:
         self._term = FIRST_TERM  # of the leader, from its last answer
         self._acknowledged_at = float("-inf")  # by the monotonic clock
         self._notes = PassNotes(context.ledger)
+        self._postponed = PostponedDatasets(settings.poll_seconds)
         self._missing = MissingBodies(context.ledger, open_receipts(context.config))
         self._stopping = threading.Event()  # set: no further item begins; those under way are applied
         self._no_answer = False  # the leader stopped answering in this pass
@@ -92,33 +94,44 @@ class Follower:
             self.context.parts.ingestion.catch_up()
             with self.context.ledger.read() as connection:
                 followed, epoch = following.list_followed(connection), sequence.read(connection).epoch
-            answer = self._poll(followed)
+                opened = following_report.count_open(connection)
+            answer = self._poll(followed, opened, report)
             self._notes.answered()
             self._notes.begins(FollowStep.APPLY)
             self._follow_datasets(answer, followed, report)
             self._check_restored(answer, followed, report)
             offers = self._checked_offers(answer, followed, report)
-            done = self._record(offers)
+            done = following.record(self.context.ledger, self.context.witness, offers) if offers else ()
             self._note_seals(answer, [f for f in followed if f.dataset.uuid not in done])
             recorded = sum(len(o.items) for o in offers if o.dataset.id in done)
             report.recorded += recorded
             # An item that fails is not tried again in this pass.
+            before = len(report.applied)
             self._apply(report)
+            left_out = any(self._is_full(f, opened) for f in followed) and len(report.applied) > before
             self._fetch_missing_bodies(report)
             if report.failed:
                 self._notes.failed(first_failure(report.failed))
             self._catch_up(answer, epoch)
             self._acknowledge()
-            if not recorded or report.failed:
+            if not (recorded or left_out) or report.failed:
                 break
         return report
 
     # --- recording offers ---
 
-    def _poll(self, followed: Sequence[Followed]) -> LeaderAnswer:
-        after = {f.dataset.uuid: f.bound for f in followed}
+    def _poll(
+        self, followed: Sequence[Followed], opened: Mapping[DatasetId, int], report: FollowReport
+    ) -> LeaderAnswer:
+        """Asks for nothing of datasets with too many open items (`opened`), so that ledger and passes stay small if all
+        of their items fail, nor of those that are postponed."""
         items_max, version = self._settings.offer_items_max, self._sinks.version()
+        bounds = {f.dataset.uuid: SEQ_MAX if self._is_full(f, opened) else f.bound for f in followed}
+        postponed = self._postponed.list_errors()
+        report.failed += postponed.values()
+        after = bounds | dict.fromkeys(postponed, SEQ_MAX)
         answer = self.context.source.poll(after, items_max=items_max, sinks_version=version)
+        self._postponed.answered(answer, after)
         if answer.lake != self.context.lake:
             raise WrongLake(
                 f"the leader has lake {answer.lake}, and this site follows lake {self.context.lake}",
@@ -132,6 +145,9 @@ class Follower:
                 sites.raise_term(connection, self._term)
         self._sinks.store(answer.sinks, answer.sinks_version)
         return answer
+
+    def _is_full(self, of: Followed, opened: Mapping[DatasetId, int]) -> bool:
+        return opened.get(of.dataset.id, 0) >= self._settings.offer_items_max
 
     def _note_seals(self, answer: LeaderAnswer, followed: Sequence[Followed]) -> None:
         """Stores the leader's seals of datasets without new items: this site may lack rows that are not offered yet."""
@@ -151,14 +167,19 @@ class Follower:
                 with self.context.change() as connection:
                     following.leave(connection, one)
         for id in answer.dropped:
-            drop_dataset(self.context, id)
-            report.dropped.append(named.get(id, id))
+            self._postponed.succeeded(id)
+            if id in named:
+                drop_dataset(self.context, id)
+                report.dropped.append(named[id])
         for terms in answer.made:
+            started_at = self._postponed.now()
             try:
                 make_dataset(self.context, terms, answer.term)
                 report.made.append(terms.name)
+                self._postponed.succeeded(terms.id)
             except StrandlineError as e:
                 report.failed.append(e)
+                self._postponed.failed(terms.id, e, started_at)
 
     def _check_restored(self, answer: LeaderAnswer, followed: Sequence[Followed], report: FollowReport) -> None:
         offered = {o.dataset.id for o in answer.offers}
@@ -182,22 +203,11 @@ class Follower:
                     check_leaves_nothing_out(one, offer)
             except FailedError as e:
                 report.failed.append(e)
+                self._postponed.failed(offer.dataset.id, e, self._postponed.now())
             else:
                 found.append(offer)
+                self._postponed.succeeded(offer.dataset.id)
         return found
-
-    def _record(self, offers: Sequence[Offer]) -> Collection[DatasetUuid]:
-        """Records the offers, and returns their datasets. Leaves out datasets with too many open items, so that ledger
-        and passes stay small if all of their items fail."""
-        if not offers:
-            return ()
-        with self.context.ledger.read() as connection:
-            opened = following_report.count_open(connection)
-            ids = {f.dataset.uuid: f.dataset.id for f in following.list_followed(connection)}
-        items_max = self._settings.offer_items_max
-        full = {uuid for uuid, id in ids.items() if opened.get(id, 0) >= items_max}
-        offers = [o for o in offers if o.dataset.id not in full]
-        return following.record(self.context.ledger, self.context.witness, offers)
 
     # --- applying ---
 

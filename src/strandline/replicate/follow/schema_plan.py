@@ -17,16 +17,15 @@ from typing import Any
 from strandline.core.errors import SchemaError
 from strandline.core.types import INTERNAL_COLUMNS
 from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
-from strandline.iceberg.schema.columns import Primitive, can_widen, type_from_iceberg, type_text
+from strandline.iceberg.schema.columns import IcebergField, Primitive, can_widen, type_from_iceberg, type_text
 
-Field = Mapping[str, Any]
 # The JSON of `KnownFields`.
 FIELDS_PROPERTY = "strandline.leader-fields"
 _TEMPORARY_NAME = "strandline_aside_"
 
 
 @dataclass
-class _Changes:
+class _SchemaChanges:
     made_free: list[Alteration] = field(default_factory=list)  # renames that free a name for another column
     renamed: list[Alteration] = field(default_factory=list)
     added: list[Alteration] = field(default_factory=list)
@@ -35,12 +34,12 @@ class _Changes:
 
 
 def plan_alterations(
-    leader: Sequence[Field], own: Sequence[Field], known: Mapping[int, int], others: Collection[int] = ()
+    leader: Sequence[IcebergField], own: Sequence[IcebergField], known: Mapping[int, int], others: Collection[int] = ()
 ) -> list[list[Alteration]]:
     """The commits that give our table the leader's columns; empty if it has them. `known` maps ids of the leader's
     fields to ids of ours. `others` are ids of ours that are not to be matched by name. Raises SchemaError for a type
     that cannot become the leader's."""
-    changes = _Changes(others=frozenset(others))
+    changes = _SchemaChanges(others=frozenset(others))
     _plan_struct("", _users(leader), _users(own), known, changes)
     if changes.made_free:
         return [changes.made_free]  # the names of the rest depend on them: plan again
@@ -49,7 +48,7 @@ def plan_alterations(
     return [step for step in (changes.added, changes.dropped) if step]
 
 
-def match_fields(leader: Sequence[Field], own: Sequence[Field]) -> dict[int, int]:
+def match_fields(leader: Sequence[IcebergField], own: Sequence[IcebergField]) -> dict[int, int]:
     """The ids of our fields by the ids of the leader's, matched by name."""
     found: dict[int, int] = {}
     ours = {f["name"]: f for f in own}
@@ -80,7 +79,7 @@ class KnownFields:
             return None
 
 
-def field_ids(own: Sequence[Field]) -> set[int]:
+def field_ids(own: Sequence[IcebergField]) -> set[int]:
     """The ids of all columns and of their nested fields."""
     return set(match_fields(own, own))
 
@@ -92,21 +91,23 @@ def match_across_leaders(before: Mapping[int, int], own: Mapping[int, int]) -> d
     return {theirs: own[former] for former, theirs in before.items() if former in own}
 
 
-def dropped_by_both(leader: Sequence[Field], before: Mapping[int, int], own: Mapping[int, int]) -> list[str]:
+def dropped_by_both(leader: Sequence[IcebergField], before: Mapping[int, int], own: Mapping[int, int]) -> list[str]:
     """The leader's columns that this site has dropped, as the former leader did: their values are gone here, but not at
     the leader."""
     former = {theirs: id for id, theirs in before.items()}
     return sorted(path for path, id in _paths(leader) if id in former and former[id] not in own)
 
 
-def reused_names(leader: Sequence[Field], own: Sequence[Field], former: Iterable[Sequence[Field]]) -> list[str]:
+def reused_names(
+    leader: Sequence[IcebergField], own: Sequence[IcebergField], former: Iterable[Sequence[IcebergField]]
+) -> list[str]:
     """The leader's column names that belonged to another column of ours before it was renamed or dropped: it is unknown
     which of the two a leader means that has taken over since. `former`: all schemas that our table had."""
     now, before = dict(_paths(own)), [pair for fields in former for pair in _paths(fields)]
     return sorted({path for path, _ in _paths(leader) if any(p == path and id != now.get(path) for p, id in before)})
 
 
-def _paths(fields: Sequence[Field], above: str = "") -> Iterator[tuple[str, int]]:
+def _paths(fields: Sequence[IcebergField], above: str = "") -> Iterator[tuple[str, int]]:
     for of in _users(fields):
         path = _at(above, of)
         yield path.lower(), int(of["id"])
@@ -140,12 +141,16 @@ def _match_types(theirs: Any, mine: Any) -> dict[int, int]:
             return keys | {theirs["value-id"]: mine["value-id"]} | _match_types(theirs["value"], mine["value"])
 
 
-def _users(fields: Sequence[Field]) -> list[Field]:
+def _users(fields: Sequence[IcebergField]) -> list[IcebergField]:
     return [f for f in fields if f["name"] not in INTERNAL_COLUMNS]
 
 
 def _plan_struct(
-    path: str, leader: Sequence[Field], own: Sequence[Field], known: Mapping[int, int], changes: _Changes
+    path: str,
+    leader: Sequence[IcebergField],
+    own: Sequence[IcebergField],
+    known: Mapping[int, int],
+    changes: _SchemaChanges,
 ) -> None:
     pairs = _pairs(leader, own, known, changes.others)
     matched = {mine["id"] for _, mine in pairs if mine is not None}
@@ -171,15 +176,15 @@ def _plan_struct(
 
 
 def _pairs(
-    leader: Sequence[Field], own: Sequence[Field], known: Mapping[int, int], others: Collection[int]
-) -> list[tuple[Field, Field | None]]:
+    leader: Sequence[IcebergField], own: Sequence[IcebergField], known: Mapping[int, int], others: Collection[int]
+) -> list[tuple[IcebergField, IcebergField | None]]:
     by_id = {f["id"]: f for f in own}
     stored = {*known.values(), *others}
     by_name = {f["name"]: f for f in own if f["id"] not in stored}
     return [(f, by_id.get(known.get(f["id"], -1)) or by_name.get(f["name"])) for f in leader]
 
 
-def _plan_type(path: str, theirs: Any, mine: Any, known: Mapping[int, int], changes: _Changes) -> None:
+def _plan_type(path: str, theirs: Any, mine: Any, known: Mapping[int, int], changes: _SchemaChanges) -> None:
     new, old = type_from_iceberg(theirs), type_from_iceberg(mine)
     if new == old and isinstance(new, Primitive):
         return
@@ -201,5 +206,5 @@ def _plan_type(path: str, theirs: Any, mine: Any, known: Mapping[int, int], chan
             _plan_type(f"{path}.value", theirs["value"], mine["value"], known, changes)
 
 
-def _at(path: str, of: Field) -> str:
+def _at(path: str, of: IcebergField) -> str:
     return f"{path}.{of['name']}" if path else str(of["name"])

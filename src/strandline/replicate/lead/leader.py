@@ -17,7 +17,9 @@ from strandline.core.errors import NoSuchDataset, RefusedError, StrandlineError
 from strandline.core.sites.replication import FIRST_TERM, DatasetTerms, Offer
 from strandline.core.sites.takeover_cuts import NumberedCut
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange
+from strandline.iceberg.lake_tables import CatalogAccess
 from strandline.iceberg.metadata.table_metadata import CUT_PREFIX, FOLLOWED_PROPERTY, followed_properties
+from strandline.ingest.dataset_backoff import DatasetBackoff
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import announced_bodies
@@ -35,19 +37,22 @@ from strandline.replicate.source import LeaderAnswer
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.pyiceberg.ordered_rows import OrderedRows
 
 log = logging.getLogger(__name__)
 
 ITEMS_MAX = 1000  # of one dataset in one offer
+# A dataset whose table could not be read comes after the others for this long: longer than a follower may wait between
+# two polls. It still gets a place that is free.
+UNREADABLE_SECONDS = 7200
 
 
 class Leader:
-    def __init__(self, lake_id: str, ledger: Ledger, catalog: Callable[[], PyIcebergCatalog]) -> None:
+    def __init__(self, lake_id: str, ledger: Ledger, tables: CatalogAccess) -> None:
         self.lake_id = lake_id
         self._ledger = ledger
-        self._catalog = catalog
+        self._tables = tables
+        self._unreadable: DatasetBackoff[DatasetUuid] = DatasetBackoff(wait_seconds_min=UNREADABLE_SECONDS)
 
     def poll(
         self,
@@ -63,7 +68,8 @@ class Leader:
         has; None: send them in any case. `owner`: the first token of the follower's line, if it has one."""
         with self._ledger.read_at_once() as connection:
             allowed = only(connection) if callable(only) else only
-            state = offers.read_state(connection, after, items_max=items_max, only=allowed)
+            last = self._unreadable.waiting()
+            state = offers.read_state(connection, after, items_max=items_max, only=allowed, last=last)
             version = definitions_version(connection, only=allowed)
             is_known = version == sinks_version and not state.news
             sinks = None if is_known else read_definitions(connection, only=allowed)
@@ -87,9 +93,12 @@ class Leader:
         wanted = {d.uuid: d for d in (*(n.dataset for n in state.news), *state.unknown)}
         found = {}
         for uuid, d in wanted.items():
+            started_at = self._unreadable.now()
             try:
                 found[uuid] = self.terms(d, state.first_term(d), state.cuts.get(d.id, ()))
+                self._unreadable.succeeded(uuid)
             except StrandlineError as e:
+                self._unreadable.failed(uuid, started_at)
                 log.warning("%s is not offered to followers: %s", d.name, e.message)
         return found
 
@@ -98,13 +107,13 @@ class Leader:
         is followed, and its `cuts`: if the ledger is lost, only the table knows (docs/adr/0070, docs/adr/0071)."""
         from strandline.iceberg.pyiceberg.schema import describe
 
-        table = self._catalog().load(dataset.name)
+        table = self._tables.catalog.load(dataset.name)
         wanted = {f"{CUT_PREFIX}{at.number}": item_ranges.of_cut(at.cut) for at in cuts}
         if table.properties.get(FOLLOWED_PROPERTY) != "true":
             known = self._ledger.query(followers.of_dataset, dataset)
             wanted |= followed_properties(f.name for f in known)
         if not wanted.keys() <= table.properties.keys() or FOLLOWED_PROPERTY in wanted:
-            self._catalog().set_properties(dataset.name, wanted)
+            self._tables.catalog.set_properties(dataset.name, wanted)
             failpoints.hit("lead.after_followed")
         return DatasetTerms(
             dataset.uuid,
@@ -151,7 +160,7 @@ class Leader:
         RefusedError for a range that is not completely settled, and TableRolledBack."""
         from strandline.iceberg.pyiceberg.ordered_rows import read_ordered
 
-        table = check_loaded(self._ledger, self._catalog(), self.lake_id, dataset, settled_to=wanted.hi)
+        table = check_loaded(self._ledger, self._tables.catalog, self.lake_id, dataset, settled_to=wanted.hi)
         self._ledger.query(sites.check_offers)  # the site may follow since, and have removed rows of the range
         lo = max(int(wanted.lo), behind + 1)
         found = read_ordered(table, lo, wanted.hi, columns=(SEQ_COLUMN,) if only_numbers else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +13,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.records.audit_events import Event
 from strandline.core.roles import Role
 from strandline.core.sites.replication import OnLag
+from strandline.iceberg.lake_tables import CatalogAccess
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.iceberg.metadata.table_metadata import FOLLOWER_PREFIX, followed_properties
 from strandline.ledger import audit
@@ -24,7 +25,6 @@ from strandline.ledger.replicate.followers import NewFollower, RegisteredFollowe
 from strandline.ledger.witness import Witness
 
 if TYPE_CHECKING:
-    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.replicate.lead.lease import SiteLease
 
 
@@ -36,7 +36,7 @@ def token_name(follower: str) -> str:
 class Followers:
     ledger: Ledger
     witness: Witness
-    catalog: Callable[[], PyIcebergCatalog]
+    tables: CatalogAccess
     lease: SiteLease | None = None  # None: there is no arbiter
 
     def add(
@@ -84,7 +84,7 @@ class Followers:
             chosen = known if only is None else [datasets.get(connection, full_name(d)) for d in only]
         for dataset in chosen:
             with suppress(StrandlineError):
-                self.catalog().set_properties(dataset.name, followed_properties([name]))
+                self.tables.catalog.set_properties(dataset.name, followed_properties([name]))
         failpoints.hit("follower.after_record")
 
     def list(self) -> list[RegisteredFollower]:
@@ -113,5 +113,5 @@ class Followers:
         # then keeps more than it must.
         for dataset in known:
             with suppress(StrandlineError):
-                self.catalog().set_properties(dataset, {f"{FOLLOWER_PREFIX}{name}": "removed"})
+                self.tables.catalog.set_properties(dataset, {f"{FOLLOWER_PREFIX}{name}": "removed"})
         return found

@@ -40,7 +40,7 @@ from strandline.ledger.replicate.cuts import PreparedCut
 from strandline.read import rollback
 from strandline.read.settled_view import check_table
 from strandline.replicate.take_over.cut_plan import CutPlan, plan_cut
-from strandline.replicate.take_over.cut_rows_files import WrittenFiles, folder_of, with_batches, write_rows
+from strandline.replicate.take_over.cut_rows_files import CutRowsFiles, folder_of, with_batches, write_rows
 from strandline.storage.objects import open_objects
 
 RANGES_MAX = 500  # in a condition that lists every range; more are in a view
@@ -137,7 +137,7 @@ def _set_aside(
     plan: CutPlan,
     below: Sequence[Block],
     condition: str | None,
-) -> WrittenFiles | None:
+) -> CutRowsFiles | None:
     """Writes the rows that must go to files. None if there are none."""
     view = work.tables.view(dataset.name)
     frames = [_staged(work, dataset, snapshot, rows) for snapshot, rows in _on_branches(work, plan, view)]

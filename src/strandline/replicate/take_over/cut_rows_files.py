@@ -42,7 +42,7 @@ class SetAsideFile:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFiles:
+class CutRowsFiles:
     place: str  # URL of the folder, for messages
     files: tuple[SetAsideFile, ...]
 
@@ -67,7 +67,7 @@ def with_batches(rows: DataFrame, batches: Sequence[tuple[SeqRange, str]]) -> Da
     return rows.join(F.broadcast(known), inside, "left").drop("_sl_lo", "_sl_hi")
 
 
-def write_rows(rows: DataFrame, objects: ObjectStore, folder: str, about: Mapping[str, Any]) -> WrittenFiles:
+def write_rows(rows: DataFrame, objects: ObjectStore, folder: str, about: Mapping[str, Any]) -> CutRowsFiles:
     """Writes the files, then the manifest with `about`. All of it is durable when it returns."""
     attempt = f"{folder}/{uuid.uuid4().hex[:12]}"
     task = _CutRowsTask(objects, attempt)
@@ -81,7 +81,7 @@ def write_rows(rows: DataFrame, objects: ObjectStore, folder: str, about: Mappin
         objects.sync(names)
         document = {**about, "rows": sum(f.rows for f in files), "files": [asdict(f) for f in files]}
         objects.put(f"{attempt}/{MANIFEST}", json.dumps(document, indent=2).encode())
-    return WrittenFiles(objects.url(attempt), files)
+    return CutRowsFiles(objects.url(attempt), files)
 
 
 @dataclass(frozen=True)

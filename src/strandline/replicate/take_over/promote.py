@@ -56,9 +56,9 @@ from strandline.replicate.take_over.promote_plan import (
     ClaimTerm,
     End,
     Lead,
+    PromoteStep,
     Put,
     Refuse,
-    Step,
     Wait,
     next_step,
     next_step_alone,
@@ -87,7 +87,7 @@ class Promoted:
 class Forecast:
     """What a promotion would do now."""
 
-    step: Step
+    step: PromoteStep
     state: PromotionState
 
 
@@ -267,7 +267,7 @@ class Promotion:
         unchanged_seconds: float,
         leader_is_stopped: bool,
         force: bool,
-    ) -> Step:
+    ) -> PromoteStep:
         site, settings = state.site, self._settings
         candidate = Candidate(
             site.own_number, site_name(self._config), settings.address, site.term, site.promoting_term,

@@ -84,10 +84,10 @@ class Refuse:
 
 _FORCE = "If the leader never comes back and no other site can be promoted, --force gives up what this site lacks."
 
-Step = Begin | Wait | Put | ClaimTerm | Lead | End | Refuse
+PromoteStep = Begin | Wait | Put | ClaimTerm | Lead | End | Refuse
 
 
-def next_step(site: Candidate, record: LeaderRecord | None, unchanged_seconds: float, drift_max: float) -> Step:
+def next_step(site: Candidate, record: LeaderRecord | None, unchanged_seconds: float, drift_max: float) -> PromoteStep:
     """With an arbiter. `unchanged_seconds`: for how long this process has read the same record."""
     if site.number is None:
         return _no_number()
@@ -118,7 +118,7 @@ def next_step(site: Candidate, record: LeaderRecord | None, unchanged_seconds: f
     )  # fmt: skip
 
 
-def next_step_alone(site: Candidate, *, leader_is_stopped: bool) -> Step:
+def next_step_alone(site: Candidate, *, leader_is_stopped: bool) -> PromoteStep:
     """Without an arbiter: a person confirms that the leader is stopped, each time (rule 37)."""
     if site.number is None:
         return _no_number()
@@ -144,7 +144,7 @@ def next_step_alone(site: Candidate, *, leader_is_stopped: bool) -> Step:
     return ClaimTerm(next_term(last, site.number))
 
 
-def _with_the_term(site: Candidate, record: LeaderRecord) -> Step:
+def _with_the_term(site: Candidate, record: LeaderRecord) -> PromoteStep:
     if site.claimed != record.term:
         return ClaimTerm(record.term)
     # No members: this site has no followers yet, and its sinks wait for none.

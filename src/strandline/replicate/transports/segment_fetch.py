@@ -83,7 +83,7 @@ class _Body:
 def fetch_schema(leader: LeaderAddress, wanted: WantedRange) -> pa.Schema:
     """The Arrow schema of the range, with the ids of the leader's columns; no rows are read. Raises as `fetch_rows`."""
     # Read to the end, which verifies the schema: a column name could have been changed on the way.
-    rows = _Fetch(leader, wanted, wanted.hi)
+    rows = _SegmentFetch(leader, wanted, wanted.hi)
     for _ in rows:
         pass
     assert rows.schema is not None
@@ -93,10 +93,10 @@ def fetch_schema(leader: LeaderAddress, wanted: WantedRange) -> pa.Schema:
 def fetch_rows(leader: LeaderAddress, wanted: WantedRange) -> Iterator[pa.RecordBatch]:
     """All rows of the range once, in the order of numbers. Raises SegmentDamaged or StorageError if retries did not
     help, and FailedError if the leader refuses."""
-    return iter(_Fetch(leader, wanted, wanted.lo - 1))
+    return iter(_SegmentFetch(leader, wanted, wanted.lo - 1))
 
 
-class _Fetch:
+class _SegmentFetch:
     """The rows above a number. `schema` is that of the last answer."""
 
     def __init__(self, leader: LeaderAddress, wanted: WantedRange, behind: int) -> None:

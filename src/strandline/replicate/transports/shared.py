@@ -47,7 +47,7 @@ class SharedSource:
         self._ledger = Ledger(self._config)
         self._ledger.open()
         self._token = token
-        self._leader = Leader(self.site().lake, self._ledger, self._catalog)
+        self._leader = Leader(self.site().lake, self._ledger, self)
         self._opened: PyIcebergCatalog | None = None
         self._tables: SparkTables | None = None
         self._opening = threading.Lock()
@@ -57,7 +57,9 @@ class SharedSource:
             self._opened.close()
         self._ledger.close()
 
-    def _catalog(self) -> PyIcebergCatalog:
+    @property
+    def catalog(self) -> PyIcebergCatalog:
+        """The leader's."""
         from strandline.iceberg.pyiceberg.catalog import open_catalog
 
         with self._opening:

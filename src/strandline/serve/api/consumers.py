@@ -11,9 +11,10 @@ from strandline.core.errors import NoSuchConsumer
 from strandline.serve.api.handlers import changes_lake, reads
 from strandline.serve.api.inputs import AfterName, DryRun, Limit, Name, NamePath, paged_after
 from strandline.serve.auth.needs import Access, AdminAccess, ReadAccess
-from strandline.serve.describe import CHANGES, COUNT, FLAG, NAMED, TEXT, documented, fields, page_of
-from strandline.serve.schemas import CONSUMER
+from strandline.serve.describe import CHANGES, NAMED, documented, page_of
+from strandline.serve.schemas import CONSUMER, CONSUMER_REMOVED
 from strandline.status.consumers import ConsumerStatus, load_consumers
+from strandline.status.documents import change_documents
 
 router = APIRouter(prefix="/datasets/{name}/consumers", tags=["consumers"])
 
@@ -52,7 +53,7 @@ def show_consumer(access: ReadAccess, name: NamePath, consumer: ConsumerPath) ->
 @router.delete(
     "/{consumer}",
     summary="Remove a consumer",
-    **documented(fields(removed=TEXT, dataset=TEXT, dry_run=FLAG, lag_rows=COUNT), problems=CHANGES),
+    **documented(CONSUMER_REMOVED, problems=CHANGES),
 )
 @changes_lake()
 def remove_consumer(access: AdminAccess, name: NamePath, consumer: ConsumerPath, dry_run: DryRun = False) -> Document:
@@ -60,4 +61,4 @@ def remove_consumer(access: AdminAccess, name: NamePath, consumer: ConsumerPath,
     found = load_one(access, name, consumer)
     if not dry_run:
         access.lake.consumers.remove(access.lake.dataset(found.dataset), found.name)
-    return {"removed": found.name, "dataset": found.dataset, "dry_run": dry_run, "lag_rows": found.lag_rows}
+    return change_documents.removed_consumer(found, dry_run=dry_run)

@@ -26,22 +26,17 @@ from strandline.serve.api.inputs import (
     paged,
     paged_after,
 )
-from strandline.serve.auth.needs import Access, AdminAccess, LakeAdminAccess, ReadAccess
+from strandline.serve.auth.needs import AdminAccess, LakeAdminAccess, ReadAccess
 from strandline.serve.describe import (
     CHANGES,
-    FLAG,
     NAMED,
     NUMBER,
     READS_A_TABLE,
-    TEXT,
-    also,
     documented,
-    fields,
-    or_null,
     page_of,
 )
-from strandline.serve.schemas import BLOCK, DATASET, DATASET_IN_FULL, SEAL
-from strandline.status.documents import lake_documents
+from strandline.serve.schemas import BLOCK, DATASET, DATASET_ALTERED, DATASET_DROPPED, DATASET_IN_FULL, SEAL
+from strandline.status.documents import change_documents, lake_documents
 
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
@@ -106,28 +101,19 @@ def create_dataset(access: LakeAdminAccess, wanted: NewDataset) -> Document:
 @router.get("/{name}", summary="One dataset with its columns", **documented(DATASET_IN_FULL, problems=READS_A_TABLE))
 @reads_table
 def show_dataset(access: ReadAccess, name: NamePath) -> Document:
-    return _in_full(access, name)
-
-
-def _in_full(access: Access, name: str) -> Document:
     from strandline.iceberg.pyiceberg.schema import describe
 
     found = access.lake.dataset(access.caller.check_sees(name))
     return lake_documents.described_dataset(found, describe(access.lake.catalog.load(found.name)))
 
 
-@router.patch("/{name}", summary="Change columns", **documented(also(DATASET_IN_FULL, dry_run=FLAG), problems=CHANGES))
+@router.patch("/{name}", summary="Change columns", **documented(DATASET_ALTERED, problems=CHANGES))
 @changes_lake()
 def alter_dataset(access: AdminAccess, name: NamePath, changes: Changes) -> Document:
     """Without rewriting a file, all changes in one commit. `a.b` is the field b of a."""
-    known, wanted = access.caller.check_sees(name), _alterations(changes)
-    if changes.dry_run:
-        from strandline.iceberg.schema.columns import to_json
-
-        columns = access.lake.catalog.would_alter(access.lake.dataset(known).name, wanted)
-        return _in_full(access, name) | {"columns": to_json(columns), "dry_run": True}
-    access.lake.alter_dataset(known, wanted)
-    return _in_full(access, name) | {"dry_run": False}
+    dataset, wanted = access.lake.dataset(access.caller.check_sees(name)), _alterations(changes)
+    table = access.lake.alter_dataset(dataset.name, wanted, dry_run=changes.dry_run)
+    return change_documents.altered_dataset(dataset, table, wanted, dry_run=changes.dry_run)
 
 
 def _alterations(changes: Changes) -> list[Any]:
@@ -146,16 +132,16 @@ def _alterations(changes: Changes) -> list[Any]:
 @router.delete(
     "/{name}",
     summary="Drop a dataset",
-    **documented(fields(dropped=TEXT, dry_run=FLAG, allocated=or_null(NUMBER)), problems=CHANGES),
+    **documented(DATASET_DROPPED, problems=CHANGES),
 )
 @changes_lake()
 def drop_dataset(access: AdminAccess, name: NamePath, dry_run: DryRun = False) -> Document:
     """Catalog and ledger forget it. Its files stay where they are, and its numbers, up to `allocated`, stay taken. A
     dry run is refused for the same reasons."""
     dataset = access.lake.dataset(access.caller.check_sees(name))
-    allocated = access.lake.ledger.query(blocks.highest, dataset.id)
+    allocated = access.lake.allocated(dataset)
     gone = access.lake.drop_dataset(dataset.name, dry_run=dry_run)
-    return {"dropped": gone.name, "dry_run": dry_run, "allocated": allocated}
+    return change_documents.dropped_dataset(gone, allocated, dry_run=dry_run)
 
 
 @router.get(

@@ -16,7 +16,7 @@ from strandline.serve.api.inputs import (
     AfterId,
     AfterName,
     DryRun,
-    Duration,
+    DurationInput,
     Limit,
     Name,
     NamePath,
@@ -27,19 +27,22 @@ from strandline.serve.api.inputs import (
 from strandline.serve.auth.needs import Access, LakeAdminAccess, ReadAccess
 from strandline.serve.describe import (
     CHANGES,
-    COUNT,
-    FLAG,
     NAMED,
     NUMBER,
     TEXT,
     also,
     documented,
-    fields,
-    list_of,
-    or_null,
     page_of,
 )
-from strandline.serve.schemas import FOLLOWED_SHARD, FOLLOWER, FOLLOWER_SHARD, FOLLOWER_WITH_SHARDS, REPLICATION
+from strandline.serve.schemas import (
+    FOLLOWED_SHARD,
+    FOLLOWER,
+    FOLLOWER_REMOVED,
+    FOLLOWER_SHARD,
+    FOLLOWER_WITH_SHARDS,
+    REPLICATION,
+)
+from strandline.status.documents import change_documents
 from strandline.status.documents import replication_documents as documents
 from strandline.status.followers import FollowerStatus, load_followers
 from strandline.status.leadership import ArbiterStatus, last_of_arbiter
@@ -58,7 +61,7 @@ class FollowerInput(RequestInput):
         strict=False,
         description="What retention does about due rows that it does not have: keep them, or delete them after a time.",
     )
-    drop_after: Duration | None = Field(default=None, description="With `drop`: how long rows are kept for it.")
+    drop_after: DurationInput | None = Field(default=None, description="With `drop`: how long rows are kept for it.")
 
 
 def load(access: Access, arbiter: ArbiterStatus | None = None) -> ReplicationStatus:
@@ -170,9 +173,7 @@ def list_follower_shards(access: ReadAccess, name: NamePath, limit: Limit = 100,
 @router.delete(
     "/followers/{name}",
     summary="Remove a follower",
-    **documented(
-        fields(removed=TEXT, dry_run=FLAG, lag_rows=or_null(COUNT), holds_retention_of=list_of(TEXT)), problems=CHANGES
-    ),
+    **documented(FOLLOWER_REMOVED, problems=CHANGES),
 )
 @changes_lake()
 def remove_follower(access: LakeAdminAccess, name: NamePath, dry_run: DryRun = False) -> Document:
@@ -180,10 +181,4 @@ def remove_follower(access: LakeAdminAccess, name: NamePath, dry_run: DryRun = F
     record, shards = load_follower(access, name)
     if not dry_run:
         access.lake.followers.remove(record.name)
-    lags = [s.lag_rows for s in shards]
-    return {
-        "removed": record.name,
-        "dry_run": dry_run,
-        "lag_rows": None if None in lags else sum(lag or 0 for lag in lags),
-        "holds_retention_of": sorted({s.dataset for s in shards if s.held_since is not None}),
-    }
+    return change_documents.removed_follower(record.name, shards, dry_run=dry_run)

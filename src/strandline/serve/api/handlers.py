@@ -13,21 +13,21 @@ from strandline.core.documents import Document
 from strandline.serve.auth.needs import Access
 
 _P = ParamSpec("_P")
-Handler = Callable[Concatenate[Access, _P], Document]
+DocumentHandler = Callable[Concatenate[Access, _P], Document]
 Route = Callable[Concatenate[Access, _P], Awaitable[Response]]
 
 
-def reads(load: Handler[_P]) -> Route[_P]:
+def reads(load: DocumentHandler[_P]) -> Route[_P]:
     """What it needs is in the ledger."""
     return _route(load, lambda access, do: access.context.read(access.caller, do))
 
 
-def reads_table(load: Handler[_P]) -> Route[_P]:
+def reads_table(load: DocumentHandler[_P]) -> Route[_P]:
     """It opens a table."""
     return _route(load, lambda access, do: access.context.read_table(access.caller, do))
 
 
-def changes_lake(*, status: int = 200, is_short: bool = False) -> Callable[[Handler[_P]], Route[_P]]:
+def changes_lake(*, status: int = 200, is_short: bool = False) -> Callable[[DocumentHandler[_P]], Route[_P]]:
     """It changes something. `is_short`: without waiting for a destination."""
 
     def answer(access: Access, do: Callable[[], Document]) -> Awaitable[Response]:
@@ -36,7 +36,9 @@ def changes_lake(*, status: int = 200, is_short: bool = False) -> Callable[[Hand
     return lambda change: _route(change, answer)
 
 
-def _route(handler: Handler[_P], answer: Callable[[Access, Callable[[], Document]], Awaitable[Response]]) -> Route[_P]:
+def _route(
+    handler: DocumentHandler[_P], answer: Callable[[Access, Callable[[], Document]], Awaitable[Response]]
+) -> Route[_P]:
     async def route(access: Access, *args: _P.args, **kwargs: _P.kwargs) -> Response:
         return await answer(access, lambda: handler(access, *args, **kwargs))
 

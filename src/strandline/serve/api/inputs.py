@@ -41,7 +41,7 @@ def _duration(value: object) -> timedelta:
 Text = Annotated[str, AfterValidator(_text)]
 LongText = Annotated[str, AfterValidator(partial(_text, bytes_max=LONG_BYTES_MAX)), Field(max_length=LONG_BYTES_MAX)]
 Name = Annotated[Text, Field(min_length=1, max_length=500)]
-Duration = Annotated[
+DurationInput = Annotated[
     timedelta,
     PlainValidator(_duration),
     WithJsonSchema({"type": "string", "description": "A number and s, m, h or d: `30d`."}),

@@ -15,7 +15,17 @@ from strandline.core.records.maintenance_records import MaintenanceKind
 from strandline.ledger.maintain.runs import MaintenanceRun
 from strandline.maintain.runs import RunControl, RunResult, wordless
 from strandline.serve.api.handlers import reads
-from strandline.serve.api.inputs import BeforeId, Duration, IdPath, Limit, LongText, Name, RequestInput, Text, paged
+from strandline.serve.api.inputs import (
+    BeforeId,
+    DurationInput,
+    IdPath,
+    Limit,
+    LongText,
+    Name,
+    RequestInput,
+    Text,
+    paged,
+)
 from strandline.serve.api.runs import STARTED_SAID, cancel_run, start_run
 from strandline.serve.api.tasks import PLACE as TASKS
 from strandline.serve.auth.needs import Access, AdminAccess, ReadAccess
@@ -51,16 +61,16 @@ class MaintenanceInput(RequestInput):
 class Retain(MaintenanceInput):
     """What is left out is as the dataset's rule says it."""
 
-    older_than: Duration | None = None
+    older_than: DurationInput | None = None
     column: Text | None = None
     on_lag: Literal["hold", "drop"] | None = None
-    drop_after: Duration | None = None
+    drop_after: DurationInput | None = None
     paused_sinks: Literal["count", "ignore"] | None = None
     accept_clock: bool = False
 
 
 class Expire(MaintenanceInput):
-    older_than: Duration | None = None
+    older_than: DurationInput | None = None
     keep_min: int | None = Field(default=None, ge=1, le=1_000_000)
 
 

@@ -24,7 +24,7 @@ from strandline.status.documents import lake_documents
 router = APIRouter(prefix="/quarantined-rows", tags=["quarantined rows"])
 
 NUMBERS_MAX = 10_000
-Number = Annotated[int, Field(ge=1, le=(1 << 63) - 1)]
+RowNumber = Annotated[int, Field(ge=1, le=(1 << 63) - 1)]
 
 
 DISCARD_ANSWERS = task_started(
@@ -36,7 +36,7 @@ class Chosen(RequestInput):
     """Which rows: their sequence numbers, or `all`."""
 
     sink: Name
-    numbers: list[Number] = Field(default=[], max_length=NUMBERS_MAX)
+    numbers: list[RowNumber] = Field(default=[], max_length=NUMBERS_MAX)
     all: bool = False
 
     def check(self) -> list[int] | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
-from strandline.core.records.reconcile_records import Asked
+from strandline.core.records.reconcile_records import Asked, ReconcileRunId
+from strandline.reconcile.run_listener import RunListener
 from strandline.serve.api.handlers import reads
 from strandline.serve.api.inputs import AfterId, BeforeId, IdPath, Limit, paged
 from strandline.serve.api.runs import RUN_STARTED, cancel_run, start_run
@@ -23,6 +25,16 @@ from strandline.status.reconciliation import load_reconciliation
 PLACE = "/api/v1/reconciliation/runs"
 KIND = "reconciliation"
 router = APIRouter(prefix="/reconciliation", tags=["reconciliation"])
+
+
+@dataclass(frozen=True)
+class _Begun(RunListener):
+    """Passes the run's id on, which the answer to the request names."""
+
+    note: OnBegun
+
+    def begun(self, run: ReconcileRunId) -> None:
+        self.note(run)
 
 
 @router.get("/status", summary="Whether it runs, when, and what it found last", **documented(RECONCILIATION))
@@ -49,7 +61,7 @@ async def trigger(
         )
 
     def work(stopping: threading.Event, begun: OnBegun) -> object:
-        return access.lake.reconciler.run(Asked(act=act), cancelled=stopping, on_begun=begun)
+        return access.lake.reconciler.run(Asked(act=act), cancelled=stopping, listener=_Begun(begun))
 
     return await start_run(access, KIND, PLACE, work)
 

@@ -45,14 +45,14 @@ router = APIRouter(prefix="/replication", tags=["replication"])
 SEGMENTS_MAX = 16  # that are sent at once; a follower fetches few side by side
 DATASETS_MAX = 100_000
 
-Number = Annotated[int, Field(ge=0, le=SEQ_MAX)]
+WatermarkInput = Annotated[int, Field(ge=0, le=SEQ_MAX)]
 
 
 _BODIES = fields(lo=NUMBER, hi=NUMBER, receipt=OPEN, claims=list_of(OPEN))
 
 
 class OfferQuestion(RequestInput):
-    after: dict[Name, Number] = Field(
+    after: dict[Name, WatermarkInput] = Field(
         default={}, max_length=DATASETS_MAX, description="By dataset id: up to where the follower has recorded offers."
     )
     items_max: int = Field(default=ITEMS_MAX, ge=1, le=OFFER_ITEMS_MAX, description="Items of one dataset in an offer.")
@@ -71,12 +71,12 @@ class BatchName(RequestInput):
 
 class FollowerAcknowledgement(RequestInput):
     term: int = Field(ge=1, le=SEQ_MAX, description="That of the leader that the follower follows.")
-    seals: dict[Name, Number] = Field(
+    seals: dict[Name, WatermarkInput] = Field(
         default={}, max_length=DATASETS_MAX, description="By dataset id: up to where it has everything."
     )
     instance: Name = Field(description="Of the site: a site that is created again has another one, and starts anew.")
     number: int | None = Field(default=None, ge=0, lt=SITES_MAX, description="Of the site; null: it has none.")
-    marks: dict[Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})$")], Number] = Field(
+    marks: dict[Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})$")], WatermarkInput] = Field(
         default={}, max_length=DATASETS_MAX, description="By shard: up to where its items are applied."
     )
 

@@ -41,24 +41,26 @@ from strandline.serve.schemas import (
     SINK_WITH_LANES,
 )
 from strandline.status import sinks
-from strandline.status.documents import lake_documents
+from strandline.status.documents import change_documents, lake_documents
 from strandline.status.whole_sinks import state_of
 
 router = APIRouter(prefix="/sinks", tags=["sinks"])
 
-Options = dict[Text, LongText]
+SinkOptionsInput = dict[Text, LongText]
 
 
 class NewSink(RequestInput):
     name: Name
     dataset: Name = Field(description="The dataset to deliver.")
     kind: Name = Field(description="`files`, `s3`, `postgres`, `forward`, or a kind from an installed package.")
-    options: Options = Field(default={}, description="A value `env:NAME` is read when it is needed, and never stored.")
+    options: SinkOptionsInput = Field(
+        default={}, description="A value `env:NAME` is read when it is needed, and never stored."
+    )
     start: Literal["beginning", "now"] = Field(default="beginning", description="All settled rows, or new ones only.")
 
 
 class SinkChanges(RequestInput):
-    options: Options = Field(default={}, description="Options that change.")
+    options: SinkOptionsInput = Field(default={}, description="Options that change.")
     unset: list[Text] = Field(default=[], description="Options that go back to their default.")
 
 
@@ -235,17 +237,10 @@ def remove_sink(access: AdminAccess, name: NamePath, dry_run: DryRun = False) ->
     delivery = access.lake.delivery
     record = delivery.get(check_sink(access, name))
     lanes = sinks.load_sinks(access.lake.ledger, access.lake.id, record.name)
-    given_up = lake_documents.sink_in_full(record, lanes, delivery.open_intents(record))
+    document = change_documents.removed_sink(record, lanes, delivery.open_intents(record), dry_run=dry_run)
     if not dry_run:
         delivery.remove(record.name)
-    return {
-        "removed": record.name,
-        "dry_run": dry_run,
-        "destination": given_up["destination"],
-        "lag_rows": given_up["lag_rows"],
-        "open_intents": len(given_up["open_intents"]),
-        "quarantined_rows": sum(lane.quarantined for lane in lanes),
-    }
+    return document
 
 
 @router.post("/{name}/pause", summary="Deliver nothing more until it is resumed", **documented(SINK, problems=CHANGES))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from strandline.core.calling_off import check_not_called_off
 from strandline.core.documents import Document
 from strandline.core.errors import NoSuchRun
-from strandline.jobs.tasks import Work
+from strandline.jobs.tasks import TaskWork
 from strandline.ledger.tasks import BegunBy, Task
 from strandline.serve.api.handlers import changes_lake, reads
 from strandline.serve.api.inputs import BeforeId, IdPath, Limit, Text, paged
@@ -46,7 +46,7 @@ def stop_if_cancelled(*_progress: object) -> None:
     check_not_called_off()
 
 
-async def start_task(access: Access, kind: str, check: Callable[[], str], work: Work) -> Response:
+async def start_task(access: Access, kind: str, check: Callable[[], str], work: TaskWork) -> Response:
     """Answers 202 when the task is on record. `check` returns its subject; what it raises is answered instead."""
 
     def start() -> Document:

@@ -8,11 +8,11 @@ from pydantic import Field
 from strandline.core.documents import Document
 from strandline.core.roles import Role
 from strandline.serve.api.handlers import changes_lake, reads
-from strandline.serve.api.inputs import AfterId, Duration, Limit, Name, NamePath, RequestInput, paged_after
+from strandline.serve.api.inputs import AfterId, DurationInput, Limit, Name, NamePath, RequestInput, paged_after
 from strandline.serve.auth.needs import LakeAdminAccess
-from strandline.serve.describe import CHANGES, FLAG, NUMBER, TEXT, also, documented, fields, page_of
-from strandline.serve.schemas import TOKEN
-from strandline.status.documents import lake_documents
+from strandline.serve.describe import CHANGES, NUMBER, TEXT, also, documented, page_of
+from strandline.serve.schemas import TOKEN, TOKEN_REVOKED
+from strandline.status.documents import change_documents, lake_documents
 
 router = APIRouter(prefix="/tokens", tags=["tokens"])
 
@@ -26,7 +26,7 @@ class NewToken(RequestInput):
         default=None, strict=False, description="Left out: that of the token that it replaces, or `write`."
     )
     datasets: list[Name] | None = Field(default=None, min_length=1, description=_DATASETS)
-    expires: Duration | None = Field(default=None, description="After how long; left out: never.")
+    expires: DurationInput | None = Field(default=None, description="After how long; left out: never.")
     replaces: Name | None = Field(default=None, description="Take over what this token has claimed and sent.")
 
 
@@ -50,9 +50,9 @@ def create_token(access: LakeAdminAccess, wanted: NewToken) -> Document:
     return lake_documents.token(made) | {"secret": secret}
 
 
-@router.delete("/{name}", summary="Revoke a token", **documented(fields(name=TEXT, revoked=FLAG), problems=CHANGES))
+@router.delete("/{name}", summary="Revoke a token", **documented(TOKEN_REVOKED, problems=CHANGES))
 @changes_lake(is_short=True)
 def revoke_token(access: LakeAdminAccess, name: NamePath) -> Document:
     """It is refused from now on, and its sessions end. What was sent with it stays."""
     access.lake.receiver.revoke_token(name)
-    return {"name": name, "revoked": True}
+    return change_documents.revoked_token(name)

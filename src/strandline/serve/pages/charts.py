@@ -11,7 +11,7 @@ from strandline.serve.pages.spelling import short_number
 
 _PAD = 2.0
 _WIDTH, _HEIGHT = 640, 160
-_SPARK_POINTS_MAX, _CHART_POINTS_MAX = 32, 120  # more would weigh more than they show
+_SPARK_POINTS_MAX, _CHART_POINTS_MAX = 32, 120  # more points make the page larger and show no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def sparkline(points: Sequence[Point], label: str, *, width: int = 120, height: 
     shown = thinned(points, _SPARK_POINTS_MAX)
     if sum(p.value is not None for p in shown) < 2:
         return Markup("")
-    drawn = "".join(_curves(shown, _Frame(shown, width, height, _PAD), with_area=False))
+    drawn = "".join(_curves(shown, _ChartFrame(shown, width, height, _PAD), with_area=False))
     return Markup(
         f'<svg class="spark" role="img" aria-label="{escape(label)}" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" focusable="false">{drawn}</svg>'
@@ -49,7 +49,7 @@ def line_chart(
     everything = [p for line in lines for p in line.points]
     if max((sum(p.value is not None for p in line.points) for line in lines), default=0) < 2:
         return Markup("")
-    frame = _Frame(everything, _WIDTH, _HEIGHT, _PAD)
+    frame = _ChartFrame(everything, _WIDTH, _HEIGHT, _PAD)
     drawn = [
         f'<line class="grid" x1="0" x2="{_WIDTH}" y1="{_n(frame.y(v))}" y2="{_n(frame.y(v))}"/>'
         for v in (0.0, frame.high / 2, frame.high)
@@ -76,7 +76,7 @@ def share_bar(part: float, whole: float, label: str) -> Markup:
     )
 
 
-class _Frame:
+class _ChartFrame:
     def __init__(self, points: Sequence[Point], width: float, height: float, pad: float) -> None:
         self.first = min(p.at for p in points)
         self.span = max(p.at for p in points) - self.first or 1.0
@@ -107,7 +107,7 @@ def _one_of(neighbours: Sequence[Point]) -> Point:
     return Point(neighbours[-1].at, max(known) if len(known) == len(neighbours) else None)
 
 
-def _curves(points: Sequence[Point], frame: _Frame, *, with_area: bool = True) -> Iterator[str]:
+def _curves(points: Sequence[Point], frame: _ChartFrame, *, with_area: bool = True) -> Iterator[str]:
     """One curve for each run of known values; a single one is a dot."""
     for run in _runs(points):
         at = [f"{_n(frame.x(p.at))} {_n(frame.y(p.value or 0.0))}" for p in run]

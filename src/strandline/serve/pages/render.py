@@ -1,4 +1,4 @@
-"""Renders templates, and everything that a page has in common: who looks, navigation, errors as pages."""
+"""Renders templates, and everything that a page has in common: who is logged in, navigation, errors as pages."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def html(context: ServeContext, template: str, *, status: int = 200, **values: A
     return Response(text.encode("utf-8", "replace"), status, media_type="text/html; charset=utf-8")
 
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+PageHandler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PageRoute(APIRoute):
     """Answers errors as pages; a visitor whom nobody knows gets the page to log in."""
 
-    def get_route_handler(self) -> Handler:
+    def get_route_handler(self) -> PageHandler:
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:

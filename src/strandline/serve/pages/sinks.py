@@ -72,7 +72,7 @@ async def show_sink(access: ReadAccess, name: NamePath) -> Response:
         at="/sinks",
         beats=True,
         sink=sink,
-        one=sink["lanes"][0],  # what is of the whole sink stands in each lane
+        one=sink["lanes"][0],  # each lane has the figures of the whole sink
         lanes=sink["lanes"][:LANES_MAX],
         lanes_total=len(sink["lanes"]),
         quarantined=sum(lane["quarantined"] for lane in sink["lanes"]),

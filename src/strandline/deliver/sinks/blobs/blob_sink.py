@@ -42,7 +42,7 @@ from strandline.deliver.sink import (
 )
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.blobs.decode import decompressing
-from strandline.deliver.sinks.blobs.encode import Format, choose_format, digest_of, encode, identity_of
+from strandline.deliver.sinks.blobs.encode import ObjectFormat, choose_format, digest_of, encode, identity_of
 from strandline.iceberg.schema.columns import Column
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class _Nowhere:
         return len(data)
 
 
-def rehearse(how: Format, header: tuple[str, ...], chunk: ChunkRows) -> Landed:
+def rehearse(how: ObjectFormat, header: tuple[str, ...], chunk: ChunkRows) -> Landed:
     encoded = encode(chunk.rows, how, header, identity_of(chunk.address, chunk.range), _Nowhere())
     return Landed(encoded.count, encoded.digest, encoded.size)
 
@@ -307,7 +307,7 @@ class ObjectComparison:
     """Encodes both sides again, with the libraries of today."""
 
     place: BlobStore
-    how: Format
+    how: ObjectFormat
     header: tuple[str, ...]
 
     def send(self, chunk: ChunkRows) -> Outcome:

@@ -38,7 +38,7 @@ _COMPRESSIONS = {"parquet": ("zstd", "snappy", "gzip", "none"), "text": ("none",
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ObjectFormat:
     """How a sink writes: the options `format` and `compression`."""
 
     name: str
@@ -56,17 +56,17 @@ class Format:
         return "rows" if self.name == "parquet" else self.name
 
 
-def choose_format(name: str, compression: str | None) -> Format:
+def choose_format(name: str, compression: str | None) -> ObjectFormat:
     if name not in FORMATS:
         raise UsageError(f"format cannot be {name!r}", hint=f"It is one of: {', '.join(FORMATS)}.")
     possible = _COMPRESSIONS["parquet" if name == "parquet" else "text"]
     if compression is None:
-        return Format(name, possible[0])
+        return ObjectFormat(name, possible[0])
     if compression not in possible:
         raise UsageError(
             f"compression of {name} cannot be {compression!r}", hint=f"It is one of: {', '.join(possible)}."
         )
-    return Format(name, compression)
+    return ObjectFormat(name, compression)
 
 
 def identity_of(address: Address, rows: SeqRange) -> dict[str, str]:
@@ -116,7 +116,9 @@ class _Hashing(io.RawIOBase):
         return Encoded(count, f"sha256:{self._hash.hexdigest()}", self._bytes)
 
 
-def encode(rows: pa.Table, how: Format, header: Sequence[str], identity: dict[str, str], out: _Writable) -> Encoded:
+def encode(
+    rows: pa.Table, how: ObjectFormat, header: Sequence[str], identity: dict[str, str], out: _Writable
+) -> Encoded:
     """Writes one object to `out`. `header` is the first record of CSV: the names of the columns in the lines."""
     hashing = _Hashing(out)
     if how.name == "parquet":
@@ -131,7 +133,7 @@ def encode(rows: pa.Table, how: Format, header: Sequence[str], identity: dict[st
     return hashing.encoded(rows.num_rows)
 
 
-def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _Hashing) -> None:
+def _write_parquet(rows: pa.Table, how: ObjectFormat, identity: dict[str, str], out: _Hashing) -> None:
     import pyarrow.parquet as pq
 
     # Spark's metadata about columns does not concern the reader.

@@ -39,7 +39,7 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     ObjectSink,
     repeat_of_missing_object,
 )
-from strandline.deliver.sinks.blobs.encode import Encoded, Format, digest_of, encode, identity_of
+from strandline.deliver.sinks.blobs.encode import Encoded, ObjectFormat, digest_of, encode, identity_of
 from strandline.deliver.sinks.chunk_rows import check_rows
 from strandline.deliver.sinks.files.folder import Folder, rename_into_place
 from strandline.storage.durable import describe, new_file
@@ -83,7 +83,7 @@ class FilesSink(ObjectSink[Folder]):
 @dataclass(slots=True)
 class FilesSender:
     folder: Folder
-    how: Format
+    how: ObjectFormat
     header: tuple[str, ...]
     token: str
     # What each lane has beyond its watermark, as the driver or this sender listed it. Nobody else adds to it while this

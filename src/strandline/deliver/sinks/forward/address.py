@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from strandline.core.errors import ConfigError, RefusedError
 
-Address = IPv4Address | IPv6Address
+IpAddress = IPv4Address | IPv6Address
 SETTING = "forward.allow"
 
 _HOST = re.compile(r"\*|(?:\*\.)?[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
@@ -29,7 +29,7 @@ class AllowList:
     hosts: tuple[str, ...] = ()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
-    def permits(self, host: str, address: Address) -> bool:
+    def permits(self, host: str, address: IpAddress) -> bool:
         """Whether rows may be sent to this address, to which this name resolved. A name never permits a private
         address: the owner of its DNS could point it anywhere."""
         plain = plain_address(address)
@@ -77,14 +77,14 @@ def _matches(pattern: str, host: str) -> bool:
     return pattern in ("*", name)
 
 
-def plain_address(address: Address) -> Address:
+def plain_address(address: IpAddress) -> IpAddress:
     """An IPv4 address in IPv6 notation is that IPv4 address: the kernel connects to it."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
 
 
-def is_public(address: Address) -> bool:
+def is_public(address: IpAddress) -> bool:
     plain = plain_address(address)
     if isinstance(plain, IPv6Address):
         if any(plain in network for network in _NOT_PUBLIC):
@@ -96,7 +96,7 @@ def is_public(address: Address) -> bool:
     return plain.is_global and not plain.is_multicast
 
 
-def literal(host: str) -> Address | None:
+def literal(host: str) -> IpAddress | None:
     """The address that a host already is; None for a name."""
     try:
         return ipaddress.ip_address(host.strip("[]"))
@@ -104,7 +104,7 @@ def literal(host: str) -> Address | None:
         return None
 
 
-def refusal(host: str, addresses: Sequence[Address]) -> AddressRefused:
+def refusal(host: str, addresses: Sequence[IpAddress]) -> AddressRefused:
     plain = [plain_address(a) for a in addresses]
     names = ", ".join(dict.fromkeys(str(a) for a in plain))
     private = [a for a in plain if not is_public(a)]

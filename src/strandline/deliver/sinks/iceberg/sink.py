@@ -220,7 +220,7 @@ class IcebergSink:
         return [Held(None, record.lane(address).beyond(after)) for address, after in lanes]
 
     def set_watermarks(self, marks: Sequence[tuple[Address, Seq]]) -> None:
-        """Nothing to do: ranges are kept for ever."""
+        """Nothing to do: ranges are kept forever."""
 
     # --- a table that lost rows ---
 

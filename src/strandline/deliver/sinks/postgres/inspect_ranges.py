@@ -18,11 +18,9 @@ from strandline.deliver.sinks.postgres.record import RecordTables, clip, numbers
 from strandline.deliver.sinks.row_problems import describe_rows
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
 
-    Numbers = npt.NDArray[np.int64]
+    from strandline.iceberg.number_ranges import Numbers
 
 _NUMBER = quote(SEQ_COLUMN)
 

@@ -19,11 +19,9 @@ from strandline.deliver.sink import Address, Claim, Claimed, Conflict, HeldRange
 from strandline.deliver.sinks.postgres.columns import TableName, quote
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import psycopg
 
-    Numbers = npt.NDArray[np.int64]
+    from strandline.iceberg.number_ranges import Numbers
 
 VERSION = 3  # 2: the table's identity, and ranges that were given up; 3: the term
 TABLES = ("strandline_sink", "strandline_lane", "strandline_range")
@@ -78,7 +76,7 @@ PAGE_RANGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PostgresTable:
     """Which table it is."""
 
     oid: int  # DROP and CREATE give another one
@@ -188,13 +186,15 @@ class RecordTables:
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def identity(self, connection: psycopg.Connection) -> Identity | None:
+    def identity(self, connection: psycopg.Connection) -> PostgresTable | None:
         row = connection.execute(
             f"SELECT table_oid, storage FROM {self._sinks} WHERE table_name = %s".encode(), (self.table.name,)
         ).fetchone()
-        return None if row is None or row[0] is None else Identity(int(row[0]), str(row[1]))
+        return None if row is None or row[0] is None else PostgresTable(int(row[0]), str(row[1]))
 
-    def set_identity(self, connection: psycopg.Connection, now: Identity | None, *, only_first: bool = False) -> None:
+    def set_identity(
+        self, connection: psycopg.Connection, now: PostgresTable | None, *, only_first: bool = False
+    ) -> None:
         """None: there is no table, and the next one that is created counts."""
         first = " AND table_oid IS NULL" if only_first else ""
         oid, storage = (None, None) if now is None else (now.oid, now.storage)

@@ -18,7 +18,7 @@ from strandline.deliver.sink import HeldRange, Loss
 from strandline.deliver.sinks.postgres.columns import TableName, quote, read_shape
 from strandline.deliver.sinks.postgres.connect import LOCK_SECONDS_MAX
 from strandline.deliver.sinks.postgres.inspect_ranges import count_in_table, escaped
-from strandline.deliver.sinks.postgres.record import GivenRange, Identity, RecordTables, Scope, numbers_of
+from strandline.deliver.sinks.postgres.record import GivenRange, PostgresTable, RecordTables, Scope, numbers_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -60,9 +60,9 @@ class RemainingRows:
         return self.missing == self.given.record.held.count
 
 
-def read_identity(connection: psycopg.Connection, table: TableName) -> Identity | None:
+def read_identity(connection: psycopg.Connection, table: TableName) -> PostgresTable | None:
     row = connection.execute(_IDENTITY, (table.schema, table.name)).fetchone()
-    return None if row is None else Identity(int(row[0]), str(row[1]))
+    return None if row is None else PostgresTable(int(row[0]), str(row[1]))
 
 
 def keep_identity(connection: psycopg.Connection, record: RecordTables) -> None:
@@ -72,8 +72,8 @@ def keep_identity(connection: psycopg.Connection, record: RecordTables) -> None:
 
 def is_another_table(connection: psycopg.Connection, record: RecordTables) -> bool:
     """Whether the table is not the one in the record. The transaction wrote to it, so nobody can truncate it now."""
-    kept = record.identity(connection)
-    return kept is not None and kept != read_identity(connection, record.table)
+    recorded = record.identity(connection)
+    return recorded is not None and recorded != read_identity(connection, record.table)
 
 
 def holds_only(
@@ -101,13 +101,13 @@ def settle_identity(
 ) -> Loss | None:
     """What the table lacks of what it got; if nothing, its present identity is stored. `scope` queries the ledger, so
     it is called only if the first check is not enough."""
-    kept = record.identity(connection)
+    recorded = record.identity(connection)
     now = read_identity(connection, record.table)
-    if now is not None and kept == now and (may_be_empty or has_rows(connection, record.table)):
+    if now is not None and recorded == now and (may_be_empty or has_rows(connection, record.table)):
         return None
     with connection.transaction():
         now = _locked(connection, record.table)
-        loss = _compare(connection, record, scope(), kept, now, may_be_empty=may_be_empty)
+        loss = _compare(connection, record, scope(), recorded, now, may_be_empty=may_be_empty)
         if loss is None:
             record.set_identity(connection, now)
         return loss
@@ -117,8 +117,8 @@ def _compare(
     connection: psycopg.Connection,
     record: RecordTables,
     scope: Scope,
-    kept: Identity | None,
-    now: Identity | None,
+    recorded: PostgresTable | None,
+    now: PostgresTable | None,
     *,
     may_be_empty: bool,
 ) -> Loss | None:
@@ -128,9 +128,9 @@ def _compare(
         return None
     if now is None:
         return Loss(f"its table {name} is gone", rows, 0)
-    if kept is None:
+    if recorded is None:
         return None  # the record is older than the identity
-    if now.oid == kept.oid:
+    if now.oid == recorded.oid:
         # The owner may have deleted rows. After TRUNCATE, or a DELETE of everything, there are none.
         is_there = _has_numbers(connection, record.table) and (may_be_empty or _any(connection, record.table, span))
         return None if is_there else Loss(f"its table {name} was emptied", rows, 0, _EMPTY_HINT)
@@ -160,7 +160,7 @@ def accept_loss(connection: psycopg.Connection, record: RecordTables, scope: Sco
         record.set_identity(connection, now)
 
 
-def _locked(connection: psycopg.Connection, table: TableName) -> Identity | None:
+def _locked(connection: psycopg.Connection, table: TableName) -> PostgresTable | None:
     """Locks the table, so that nobody truncates or drops it until the transaction ends."""
     if read_identity(connection, table) is None:
         return None

@@ -46,7 +46,7 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     repeat_of_missing_object,
     side_by_side,
 )
-from strandline.deliver.sinks.blobs.encode import Encoded, Format, encode, identity_of
+from strandline.deliver.sinks.blobs.encode import Encoded, ObjectFormat, encode, identity_of
 from strandline.deliver.sinks.chunk_rows import check_rows
 from strandline.deliver.sinks.s3.bucket import SinkBucket, parse_endpoint, parse_url
 from strandline.storage.s3_client import RequestFailed, RequestFailure
@@ -141,7 +141,7 @@ class S3Sink(ObjectSink[SinkBucket]):
 @dataclass(slots=True)
 class S3Sender:
     bucket: SinkBucket
-    how: Format
+    how: ObjectFormat
     header: tuple[str, ...]
     multipart_bytes: int
     # each lane's watermark when last read: objects are listed from there
@@ -149,7 +149,7 @@ class S3Sender:
 
     def send(self, chunk: ChunkRows) -> Outcome:
         check_rows(chunk)
-        offered = _Chunk(self, chunk)
+        offered = _EncodedChunk(self, chunk)
         maybe_under_way = False
         failed: RequestFailed | None = None
         for _ in self.bucket.limits.attempts():
@@ -182,7 +182,7 @@ class S3Sender:
         self._marks.clear()
 
 
-class _Chunk:
+class _EncodedChunk:
     """One chunk to send: encoded when it is clear that it is needed, and kept for the next attempt."""
 
     def __init__(self, sender: S3Sender, chunk: ChunkRows) -> None:

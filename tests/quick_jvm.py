@@ -1,17 +1,22 @@
-"""Hadoop in the JVM of a test run, without what costs much and does nothing there.
+"""The JVM of a test run, without what costs much and does nothing there.
 
 - Local files without a process for each: Hadoop sets the permissions of every file that it creates with `chmod`, four
   times (of the file and of its checksums, each twice), unless a library of its own is installed. Here Java sets them.
   All else of Hadoop's local file system is as it was, checksums too.
 - A configuration without the defaults of YARN, MapReduce and S3A, most of a thousand settings. Spark copies it for each
   session, and Iceberg sends it to the executors with each scan and each write: 3 to 8 % of a small read.
+- Spark's functions as they were compiled. For each step of each job, Spark reads the bytecode of the class that the
+  function of the step is from, looks for `return` in it, and serializes the function once more than it needs to: an
+  eighth of what a JVM of the tests does. It is there for functions that a person types into a Scala shell.
+
+Tests of what users see have a JVM of their own (`AS_USED` in conftest.py), and that one is as Spark has it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-SOURCE = """
+FILES = """
 package strandline.tests;
 
 import java.io.IOException;
@@ -77,11 +82,54 @@ public class QuickFiles extends LocalFileSystem implements Runnable {
 """
 
 
-def use_quick_hadoop(jvm: Any, configuration: Any) -> None:
-    """From now on, in this JVM, whose Spark has this configuration of Hadoop."""
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    compiler.cook(SOURCE)
-    quick = compiler.getClassLoader().loadClass("strandline.tests.QuickFiles").newInstance()
+CLEANER = """
+package org.apache.spark.util;
+
+public final class SparkClosureCleaner$ {
+    public static final SparkClosureCleaner$ MODULE$ = new SparkClosureCleaner$();
+
+    public void clean(Object function, boolean checkSerializable, boolean cleanTransitively) {
+    }
+
+    public boolean clean$default$2() {
+        return true;
+    }
+
+    public boolean clean$default$3() {
+        return true;
+    }
+}
+"""
+DEFINE = """
+package strandline.tests;
+
+import java.lang.invoke.MethodHandles;
+
+public class Define {
+    public Class beside(Class neighbour, byte[] code) throws Exception {
+        return MethodHandles.privateLookupIn(neighbour, MethodHandles.lookup()).defineClass(code);
+    }
+}
+"""
+
+
+def use_quick_jvm(jvm: Any, configuration: Any) -> None:
+    """From now on, in this JVM, whose Spark has this configuration of Hadoop and has not run a job yet."""
+    quick = _compiled(jvm, FILES).loadClass("strandline.tests.QuickFiles").newInstance()
     quick.run()
     quick.trim(configuration)
+    define = _compiled(jvm, DEFINE).loadClass("strandline.tests.Define").newInstance()
+    neighbour = jvm.java.lang.Class.forName("org.apache.spark.util.Utils")
+    name = "org.apache.spark.util.SparkClosureCleaner$"
+    define.beside(neighbour, _compiler(jvm, CLEANER).getBytecodes().get(name))
+
+
+def _compiled(jvm: Any, source: str) -> Any:
+    return _compiler(jvm, source).getClassLoader()
+
+
+def _compiler(jvm: Any, source: str) -> Any:
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(source)
+    return compiler

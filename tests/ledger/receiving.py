@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
+from strandline.core.forward_protocol import BodyIdentity, KeyIdentity, LaneName, RangeIdentity
 from strandline.core.types import BlockKind, Dataset, DatasetId, Seq, SeqRange
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, restored_blocks
@@ -22,7 +22,7 @@ from strandline.ledger.receive.received import Decision, New, UnrecordedBody
 from strandline.ledger.receive.senders import SourceRecord
 from strandline.ledger.receive.tokens import Token
 from strandline.ledger.witness import Witness
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LakeState
 
 _numbers = count(1)
 SENDER = LaneName("other-lake", "sink-instance", 1, "default.source", "")
@@ -46,7 +46,7 @@ class Receiving:
 
     def body(
         self,
-        identity: Identity | str,
+        identity: BodyIdentity | str,
         *,
         rows: int | None = None,
         digest: str | None = None,
@@ -79,13 +79,13 @@ class Receiving:
                 SourceRecord(lane.lake, lane.dataset, lane.instance, "u", lane.generation, (token or self.token).owner),
             )
 
-    def accept(self, *identities: Identity | str, rows: int | None = None) -> list[UnrecordedBody]:
+    def accept(self, *identities: BodyIdentity | str, rows: int | None = None) -> list[UnrecordedBody]:
         """All of them new."""
         made = [self.body(identity, rows=rows) for identity in identities]
         assert all(isinstance(decision, New) for decision in self.record(*made))
         return made
 
-    def known(self, identity: Identity, digest: str = "") -> Decision | None:
+    def known(self, identity: BodyIdentity, digest: str = "") -> Decision | None:
         with self.ledger.read() as connection:
             return received.known(connection, self.dataset.id, identity, self.token.id, digest)
 
@@ -143,20 +143,20 @@ def in_table(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
             )
 
 
-def new_receiving(bench: Bench) -> Receiving:
+def new_receiving(lake: LakeState) -> Receiving:
     number = next(_numbers)
-    dataset = bench.add_dataset(f"default.r{number}")
-    with bench.ledger.write() as connection:
+    dataset = lake.add_dataset(f"default.r{number}")
+    with lake.ledger.write() as connection:
         token, _ = tokens.create(connection, f"token-{number}", None)
-    made = Receiving(bench.ledger, bench.witness, dataset, token)
+    made = Receiving(lake.ledger, lake.witness, dataset, token)
     assert made.claim() is not None
     return made
 
 
-def at_once(bench: Bench, work: Sequence[Callable[[Ledger], Any]]) -> list[Any]:
+def at_once(lake: LakeState, work: Sequence[Callable[[Ledger], Any]]) -> list[Any]:
     """Each with connections of its own, all begun at the same moment."""
     gate = threading.Barrier(len(work))
-    ledgers = [Ledger(bench.config) for _ in work]
+    ledgers = [Ledger(lake.config) for _ in work]
 
     def begin(ledger: Ledger, do: Callable[[Ledger], Any]) -> Any:
         with ledger.read() as connection:  # connected before it counts

@@ -27,19 +27,19 @@ from strandline.core.types import BlockKind, Dataset, Lease, Seq, SeqRange
 from strandline.ledger.deliver import intents, lanes, sinks
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets, restored_blocks
-from tests.ledger.conftest import LAKE, Bench, open_bench
+from tests.ledger.conftest import LAKE, LakeState, new_lake
 
 _numbers = count(1)
 
 
 def open_shared(
     request: pytest.FixtureRequest, database: str, given: Mapping[str, Mapping[str, Any]] | None = None
-) -> Iterator[Bench]:
+) -> Iterator[LakeState]:
     settings = dict(given or {})
     if database == "postgres":
         settings["ledger"] = {"url": request.getfixturevalue("postgres_server").create_database()}
     folder = request.getfixturevalue("tmp_path_factory").mktemp("shared")
-    made = open_bench(request.getfixturevalue("make_home")(folder, settings))
+    made = new_lake(request.getfixturevalue("make_home")(folder, settings))
     if database == "sqlite":
         made.ledger.engine.dispose()
         event.listen(made.ledger.engine, "connect", _without_waiting_for_the_disk)
@@ -188,14 +188,14 @@ def add_sink(connection: sa.Connection, dataset: Dataset, start: int | None = No
     )
 
 
-def new_delivery(bench: Bench, *, settled: int | None = 100, partitioned: bool = True) -> Delivery:
-    with bench.ledger.write() as connection:
+def new_delivery(lake: LakeState, *, settled: int | None = 100, partitioned: bool = True) -> Delivery:
+    with lake.ledger.write() as connection:
         name = f"default.d{next(_numbers)}"
         dataset = datasets.add(
             connection, name=name, table_uuid=f"uuid-of-{name}", deliver_by=("k",) if partitioned else ()
         )
         made = add_sink(connection, dataset)
-    delivery = Delivery(bench.ledger, dataset, made)
+    delivery = Delivery(lake.ledger, dataset, made)
     if settled is not None:
         delivery.settle(1, settled)
     return delivery
