@@ -14,7 +14,7 @@ IDLE = Figure(
     "an idle tick of one sink, in the daemon", "ms", "Iceberg's streaming read, nothing new", Goal(0.05, "at most")
 )
 IDLE_ITSELF = Figure("an idle tick of one sink, by itself", "ms", None, Goal(5.0, "at most", "ours"))
-FEW = Figure("1,000 new rows to files", "s", "Iceberg's streaming read writing the same Parquet", Goal(1.0, "at most"))
+FEW = Figure("1,000 new rows to files", "s", "Iceberg's streaming read writing the same Parquet", Goal(0.5, "at most"))
 SIZES = Figure(
     "1,000 new rows to files from a table of 20 million rows",
     "s",

@@ -17,8 +17,8 @@ from strandline.lake import Lake, open_lake
 from strandline.ledger.ingest import blocks, datasets
 
 _PEER = "bare transactions on the same tables"
-ON_SQLITE = Figure("reserve on SQLite, one process", "blocks/s", _PEER, Goal(0.5, "at least"))
-ON_POSTGRES = Figure("reserve on PostgreSQL, 8 processes", "blocks/s", _PEER, Goal(0.5, "at least"))
+ON_SQLITE = Figure("reserve on SQLite, one process", "blocks/s", _PEER, Goal(0.6, "at least"))
+ON_POSTGRES = Figure("reserve on PostgreSQL, 8 processes", "blocks/s", _PEER, Goal(0.6, "at least"))
 PROCESSES = 8
 ROWS = 1000
 

@@ -1,22 +1,21 @@
-"""What a person waits for in the shell: Spark up to its first Iceberg query, and `strandline status`."""
+"""What a person waits for in the shell: Spark up to its first Iceberg query, and commands that need no Spark."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 from bench import frames, lakes
 from bench.measure import Bench, Measurement, in_turn, seconds_of
 from bench.results import Figure, Goal, Samples
+from bench.shell import STRANDLINE, quietly, seconds_until_lines
 
 START = Figure(
     "Spark from start to the first Iceberg query", "s", "spark.jars.packages and defaults", Goal(0.6, "at most")
 )
-STATUS = Figure("`strandline status` from the shell, no JVM", "s", None, Goal(1.0, "at most", of="ours"))
+COMMANDS = {"status": 0.8, "--help": 0.3, "--version": 0.3, "read events --limit 2": 2.0}
+"""How many seconds each may take."""
 QUERY = "SELECT count(*), max(user_id) FROM lake.default.events"
-_STRANDLINE = Path(sys.executable).with_name("strandline")
 
 OURS = """
 import sys
@@ -56,15 +55,27 @@ def measure(bench: Bench) -> dict[str, Samples]:
     bench.say("warming up")  # what both fetch or make once is not part of a start
     for command in (ours, peer):
         _until_answer(command, bench.work)
-    count = 5
     started, peer_started = in_turn(
-        bench, count, lambda n: _until_answer(ours, bench.work), lambda n: _until_answer(peer, bench.work)
+        bench, 5, lambda n: _until_answer(ours, bench.work), lambda n: _until_answer(peer, bench.work)
     )
-    status = [str(_STRANDLINE), "status", "--config", str(home)]
-    _quietly(status)
-    (shown,) = in_turn(bench, 7, lambda n: seconds_of(lambda: _quietly(status)))
     size = {"rows": rows}
-    return {START.name: Samples(started, peer_started, size), STATUS.name: Samples(shown, None, size)}
+    found = {START.name: Samples(started, peer_started, size)}
+    commands = {name: _command(name, home) for name in COMMANDS}
+    for command in commands.values():
+        quietly(command)
+    sides = (lambda n, c=command: seconds_of(lambda: quietly(c)) for command in commands.values())
+    for name, taken in zip(commands, in_turn(bench, 7, *sides), strict=True):
+        found[_shell(name).name] = Samples(taken, None, size)
+    return found
+
+
+def _shell(name: str) -> Figure:
+    return Figure(f"`strandline {name}` from the shell", "s", None, Goal(COMMANDS[name], "at most", of="ours"))
+
+
+def _command(name: str, home: Path) -> list[str]:
+    needs_lake = not name.startswith("--")
+    return [STRANDLINE, *name.split(), *(["--config", str(home)] if needs_lake else [])]
 
 
 def _fill(home: Path, rows: int) -> None:
@@ -89,20 +100,8 @@ def _ivy() -> Path:
 
 def _until_answer(command: list[str], work: Path) -> float:
     """From the start of the process to the query's answer; what it takes to end is not counted."""
-    began = time.perf_counter()
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=work, text=True
-    ) as process:
-        answer = process.stdout.readline() if process.stdout else ""
-        took = time.perf_counter() - began
-        _, said = process.communicate()
-    if not answer.startswith("[Row("):
-        raise RuntimeError(f"no answer: {said[-2000:]}")
+    [took], _ = seconds_until_lines(command, work, "[Row(")
     return took
 
 
-def _quietly(command: list[str]) -> None:
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-
-
-MEASUREMENT = Measurement((START, STATUS), measure)
+MEASUREMENT = Measurement((START, *map(_shell, COMMANDS)), measure)

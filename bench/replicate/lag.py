@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from statistics import median
 
 import sqlalchemy as sa
@@ -18,6 +16,7 @@ from bench.measure import Bench, Measurement, seconds_of
 from bench.replicate.sites import DATASET, Leader
 from bench.results import Figure, Goal, Samples
 from bench.serve.requests import served
+from bench.shell import STRANDLINE
 from strandline.core.settings.follow import FollowSettings
 from strandline.core.types import Seq
 from strandline.lake import Lake
@@ -29,7 +28,6 @@ _WAIT_SECONDS_MAX = 300
 _PEER = "3 × the leader's own append of a batch, plus the poll interval"
 SHARED = Figure("lag of 20 batches of 1,000 rows, 99th percentile, shared storage", "s", _PEER, Goal(1.0, "at most"))
 HTTP = Figure("lag of 20 batches of 1,000 rows, 99th percentile, over HTTP", "s", _PEER, Goal(1.0, "at most"))
-_STRANDLINE = Path(sys.executable).with_name("strandline")
 
 
 def measure(bench: Bench) -> dict[str, Samples]:
@@ -102,7 +100,7 @@ def _wait_for(is_there: Callable[[], bool]) -> None:
 @contextmanager
 def _following(site: Lake) -> Iterator[None]:
     """`strandline follow`, in a process of its own."""
-    command = [str(_STRANDLINE), "follow", "--config", str(site.config.home), "--json"]
+    command = [STRANDLINE, "follow", "--config", str(site.config.home), "--json"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=os.environ) as process:
         try:
             yield

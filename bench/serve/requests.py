@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 from bench.measure import Bench, Measurement, in_turn, seconds_of
 from bench.results import Figure, Goal, Samples
 from bench.serve import large_lake
+from bench.shell import STRANDLINE, quietly
 from strandline.core.settings.serve import ServeSettings
 
 CLIENTS = 50
@@ -26,7 +26,6 @@ STATUS = Figure(
 PAGE = Figure("the overview of the dashboard, 200 sinks, 1,000 datasets", "s", None, Goal(0.2, "at most", of="ours"))
 METRICS = Figure("GET /metrics, 200 sinks of 50 lanes, read anew", "s", None, Goal(0.2, "at most", of="ours"))
 SHELL = Figure("`strandline status` from the shell, 1,000 datasets", "s", None, Goal(1.0, "at most", of="ours"))
-_STRANDLINE = Path(sys.executable).with_name("strandline")
 
 
 def measure_status(bench: Bench) -> dict[str, Samples]:
@@ -38,8 +37,8 @@ def measure_status(bench: Bench) -> dict[str, Samples]:
         asked, long = bench.sized(20, 3), bench.sized(READINGS, 1) * ServeSettings().refresh_seconds
         (found,) = in_turn(bench, 5, lambda n: _slowest(url, "/api/v1/status", secret, CLIENTS, asked, long))
         (page,) = in_turn(bench, 5, lambda n: _slowest(url, "/", secret, 1, asked, long))
-    command = [str(_STRANDLINE), "status", "--config", str(home)]
-    (shown,) = in_turn(bench, 5, lambda n: seconds_of(lambda: _quietly(command)))
+    command = [STRANDLINE, "status", "--config", str(home)]
+    (shown,) = in_turn(bench, 5, lambda n: seconds_of(lambda: quietly(command)))
     times = {STATUS.name: found, PAGE.name: page, SHELL.name: shown}
     return {name: Samples(seconds, None, size) for name, seconds in times.items()}
 
@@ -67,7 +66,7 @@ def served(home: Path) -> Iterator[str]:
 @contextmanager
 def serving(home: Path) -> Iterator[tuple[str, int]]:
     """The same, and the id of the process."""
-    command = [str(_STRANDLINE), "serve", "--config", str(home), "--port", "0", "--json"]
+    command = [STRANDLINE, "serve", "--config", str(home), "--port", "0", "--json"]
     # All clients have one token: what is measured must not be turned away.
     environ = os.environ | {"STRANDLINE_SERVE__REQUESTS_PER_SECOND_MAX": "100000"}
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environ) as process:
@@ -122,10 +121,6 @@ async def answer_times(url: str, path: str, secret: str, asked: int, seconds_min
         times.append(time.perf_counter() - began)
     writer.close()
     return times
-
-
-def _quietly(command: list[str]) -> None:
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
 
 
 MEASUREMENTS = (Measurement((STATUS, PAGE, SHELL), measure_status), Measurement((METRICS,), measure_metrics))
