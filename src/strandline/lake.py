@@ -78,7 +78,7 @@ class Lake(LakeParts):
         """Commits all alterations at once, and returns the table with them. A dry run makes the same checks and changes
         nothing."""
         self.ledger.query(sites.check_leads)
-        change = self._datasets.would_alter if dry_run else self._datasets.alter
+        change = self._datasets.preview_alter if dry_run else self._datasets.alter
         return change(self.dataset(name), alterations)
 
     def drop_dataset(self, name: str, *, dry_run: bool = False) -> Dataset:

@@ -318,7 +318,7 @@ def test_letting_the_reconciler_act_needs_a_word() -> None:
         ("[datasets.events]", "a declaration has no datasets; perhaps dataset is meant"),
         ("[dataset.events]", "dataset default.events has no columns"),
         ('[dataset.events]\ncolumns = [{ name = "id" }]', "dataset default.events: column id: its type is missing"),
-        ('[dataset.events]\ncolumns = [{ name = "id", type = "long" }]\npartition_by = "no(id)"', "not a way to"),
+        ('[dataset.events]\ncolumns = [{ name = "id", type = "long" }]\npartition_by = "no(id)"', "not a column"),
         ("[dataset.events]\nadopted = true\ncolumns = []", 'adopted must be "deliver" or "skip"'),
         ('[sink.out]\nkind = "files"', "sink out does not say its dataset"),
         ('[sink.out]\nkind = "files"\ndataset = "events"\nfrom = "then"', 'from must be "beginning" or "now"'),

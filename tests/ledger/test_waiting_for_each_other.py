@@ -20,7 +20,7 @@ from strandline.core.types import Dataset, Seq
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.datasets import DatasetAdmin
-from strandline.ingest.resync.floor import take_floor
+from strandline.ingest.resync.floor import restore_floor
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss
 from strandline.ledger.engine import utc_now
@@ -109,7 +109,7 @@ def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_bein
     def open_() -> list[str]:
         with lake.ledger.write() as connection:
             sequence.lock(connection)
-            return take_floor(cast(Any, SimpleNamespace(tables=tables)), connection, dataset)
+            return restore_floor(cast(Any, SimpleNamespace(tables=tables)), connection, dataset)
 
     started = threading.Event()
 

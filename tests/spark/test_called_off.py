@@ -106,7 +106,7 @@ def unsettled(lake: Lake, monkeypatch: pytest.MonkeyPatch, step: str, stuck: Stu
     monkeypatch.setattr(step, stuck.instead_of)
 
 
-RECOVER = "strandline.ingest.recover._is_at_rest"
+RECOVER = "strandline.ingest.recover._needs_no_recovery"
 RESYNC = "strandline.ingest.resync.run.resync_ledger"
 
 

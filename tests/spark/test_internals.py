@@ -51,7 +51,7 @@ OF_SPARK = {
     "org.apache.spark.sql.execution.QueryExecution": ("analyzed", "executedPlan", "toRdd"),
     "org.apache.spark.sql.internal.SessionState": ("catalogManager", "sqlParser"),
 }
-ERRORS = java.NO_SUCH_TABLE | java.NOT_LANDED | java.LOST_OR_UNKNOWN | java.REST_AWAY | java.REST_DENIED
+ERRORS = java.NO_SUCH_TABLE | java.NOT_LANDED | java.LOST_OR_UNKNOWN | java.REST_UNREACHABLE | java.REST_DENIED
 
 
 @pytest.fixture(scope="module")

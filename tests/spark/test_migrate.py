@@ -318,6 +318,6 @@ def test_what_cannot_move_is_refused_while_the_lake_is_open(s3: S3, tmp_path: Pa
         )
         sql(lake, "INSERT INTO lake.default.merged SELECT id FROM range(100)")
         sql(lake, "DELETE FROM lake.default.merged WHERE v = 7")
-        with pytest.raises(RefusedError, match="deleted positions"):
+        with pytest.raises(RefusedError, match="position delete files"):
             Migration(home / CONFIG_NAME, to).run()
         shore_of(lake, 10).ingest(5)  # it is open

@@ -118,7 +118,7 @@ def test_entries_of_a_table_of_version_3_are_dropped_by_spark_once_for_a_token(l
     lake.spark.sql("CREATE TABLE lake.default.three (id long) USING iceberg TBLPROPERTIES ('format-version' = '3')")
     for n in range(3):
         lake.spark.sql(f"INSERT INTO lake.default.three VALUES ({n}), ({n + 10})")
-    assert not drop_entries.is_possible(lake.catalog, "default.three")
+    assert not drop_entries.can_drop_entries(lake.catalog, "default.three")
     gone, kept = files(lake, "three")[:1], files(lake, "three")[1:]
     os.unlink(canonical(gone[0]))
 

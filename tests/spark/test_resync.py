@@ -22,7 +22,7 @@ from strandline.core.errors import (
 )
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import SnapshotId, Staged
-from strandline.iceberg.metadata.metadata_peek import read_pointer
+from strandline.iceberg.metadata.metadata_peek import read_glance
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import rewrite
 from strandline.iceberg.spark.java import IcebergJava
@@ -458,7 +458,7 @@ def test_iceberg_is_never_asked_to_load_a_table_whose_metadata_is_cut_off(
     copy = copy_ledger(lake, "copy.db")
     crash_at(lake, "stage.after_mark", lambda: lake.append("broken", frame(lake, 0), batch_id="a"))
     lake.append("events", frame(lake, 0), batch_id="a")
-    glance = read_pointer(lake.config, "broken")
+    glance = read_glance(lake.config, "broken")
     assert glance is not None
     metadata = Path("/" + glance.metadata_location.removeprefix("file:").lstrip("/"))
     whole = metadata.read_bytes()

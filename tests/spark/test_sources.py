@@ -504,7 +504,7 @@ def test_invalid_utf8_inside_parquet_is_rejected(spark: SparkSession, tmp_path: 
         (pa.table({"id": ["x"]}), 'column "id" is a string, and not a long'),
         (pa.table({"id": [1.5]}), 'column "id" is a double, and not a long'),
         (pa.table({"id": [1], "_ingest_seq": [1]}), "Strandline's own"),
-        (pa.table({"id": [1], "ID": [2]}), "differ in more than case"),
+        (pa.table({"id": [1], "ID": [2]}), "differ only in case"),
     ],
 )
 def test_a_parquet_schema_that_cannot_fit_refuses_the_file(

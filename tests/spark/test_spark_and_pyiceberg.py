@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from strandline.core.errors import TableUnfit
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Seq, SeqRange
-from strandline.iceberg.metadata.metadata_peek import read_pointer
+from strandline.iceberg.metadata.metadata_peek import read_glance
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.pyiceberg.foreign_rows import count_foreign_rows
 from strandline.iceberg.pyiceberg.ordered_rows import read_ordered
@@ -77,7 +77,7 @@ def test_a_table_made_without_spark_takes_rows_of_every_type_from_spark(both: Bo
     both.sql(f"INSERT INTO lake.default.events VALUES (1L, 'p', {', '.join(WRITABLE.values())})")
     row = both.light.load("events").scan().to_arrow().to_pylist()[0]
     assert row["_ingest_seq"] == 1 and row["c9"] == "x" and row["c13"] == ["a", None]
-    glance = read_pointer(both.config, "events")
+    glance = read_glance(both.config, "events")
     assert glance is not None and glance.row_count == 1
     with pytest.raises(PySparkException, match="_ingest_seq"):
         both.sql("INSERT INTO lake.default.events (c0) VALUES (true)")
@@ -140,7 +140,7 @@ def test_deleted_rows_are_not_counted_whatever_deletes_them(both: Both, version:
     both.sql("INSERT INTO lake.default.old SELECT /*+ COALESCE(1) */ id, id FROM range(1, 101)")
     both.sql("DELETE FROM lake.default.old WHERE _ingest_seq IN (5, 50, 51)")
     assert both.not_ours("old", (1, 50)) == (8, 49)
-    glance = read_pointer(both.config, "old")
+    glance = read_glance(both.config, "old")
     assert glance is not None and glance.row_count == (105 if version == 1 else None)
 
 
@@ -179,5 +179,5 @@ def test_a_warehouse_in_a_bucket_is_shared_too(
     assert both.not_ours("events", (1, 5)) == (0, 1)
     both.light.alter("events", [AddColumn("w", Primitive("string"))])
     assert [tuple(r) for r in both.sql("SELECT v, w FROM lake.default.events WHERE v = 9")] == [(9, None)]
-    assert read_pointer(config, "events") is None
+    assert read_glance(config, "events") is None
     both.light.close()

@@ -72,7 +72,7 @@ def test_workers_are_forked_from_our_daemon_where_the_package_is_not_installed(e
 
 def test_where_our_daemon_cannot_be_loaded_sparks_own_starts(executor: Path) -> None:
     found, said = start_daemon(executor)
-    assert found == "None" and "Spark's own does: ModuleNotFoundError" in said
+    assert found == "None" and "so Spark's own is used: ModuleNotFoundError" in said
     executor_code.package_archive(executor)
     shutil.rmtree(executor.parent / "installed" / "pyarrow")
     _, said = start_daemon(executor)

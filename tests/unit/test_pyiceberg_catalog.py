@@ -32,7 +32,7 @@ from strandline.core.errors import (
 )
 from strandline.core.settings.lake_config import LakeConfig, Settings
 from strandline.core.types import PARTITION_COLUMN, Seq, SeqRange
-from strandline.iceberg.metadata.metadata_peek import TableGlance, read_pointer
+from strandline.iceberg.metadata.metadata_peek import TableGlance, read_glance
 from strandline.iceberg.metadata.table_metadata import METRICS_PROPERTY, NUMBERED_SINCE_PROPERTY
 from strandline.iceberg.pyiceberg import duplicate_numbers
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
@@ -191,7 +191,7 @@ def test_a_folder_with_blanks_and_accents_works(tmp_path: Path) -> None:
     config = LakeConfig(Settings(), tmp_path / "my lake é 100%20")
     catalog = open_catalog(config)
     append_numbers(create(catalog), [1])
-    glance = read_pointer(config, "events")
+    glance = read_glance(config, "events")
     assert glance is not None and glance.row_count == 1
     catalog.close()
     assert (config.home / "warehouse" / "default" / "events" / "metadata").is_dir()
@@ -327,12 +327,12 @@ def test_all_alterations_are_one_commit_and_rewrite_nothing(catalog: PyIcebergCa
         ([DropColumn("o")], "partitioned by it"),
         ([DropColumn("nope")], "no column nope"),
         ([DropColumn("one.only")], "the only one"),
-        ([AddColumn("V", Primitive("int"))], "there is v already"),
-        ([AddColumn("v", Primitive("int"))], "is there already"),
+        ([AddColumn("V", Primitive("int"))], "there is a column v already"),
+        ([AddColumn("v", Primitive("int"))], "exists already"),
         ([AddColumn("v.x", Primitive("int"))], "is not a struct"),
         ([AddColumn("t", Primitive("time"))], "time cannot be used"),
         ([AddColumn("x", Primitive("int")), AddColumn("X", Primitive("int"))], "same name"),
-        ([RenameColumn("v", "n")], "there is n already"),
+        ([RenameColumn("v", "n")], "there is a column n already"),
         ([RenameColumn("v", "a.b")], "dot"),
         ([RenameColumn("v", "")], "empty"),
         ([WidenColumn("n", Primitive("int"))], "long cannot become int"),
@@ -609,7 +609,7 @@ def test_owned_ranges_out_of_order_are_a_mistake_of_the_caller(catalog: PyIceber
 
 def test_the_glance_agrees_with_pyiceberg(catalog: PyIcebergCatalog, config: LakeConfig) -> None:
     table = create(catalog)
-    empty = read_pointer(config, "events")
+    empty = read_glance(config, "events")
     assert empty is not None and empty.row_count == 0 and empty.view.main is None and empty.history == ()
     append_numbers(table, [1, 2])
     schema = pa.schema([pa.field("_ingest_seq", pa.int64(), nullable=False), pa.field("v", pa.string())])
@@ -617,7 +617,7 @@ def test_the_glance_agrees_with_pyiceberg(catalog: PyIcebergCatalog, config: Lak
     head = table.current_snapshot()
     assert head is not None
     table.manage_snapshots().create_branch(head.snapshot_id, "sl_4").create_branch(head.snapshot_id, "mine").commit()
-    glance = read_pointer(config, "default.events")
+    glance = read_glance(config, "default.events")
     assert glance is not None
     assert glance.metadata_location == table.metadata_location
     assert glance.view.uuid == str(table.metadata.table_uuid)
@@ -641,28 +641,28 @@ def test_the_row_count_is_unknown_where_delete_files_hide_it(catalog: PyIcebergC
     metadata = json.loads(location.read_text())
     metadata["snapshots"][-1]["summary"]["total-delete-files"] = "1"
     location.write_text(json.dumps(metadata))
-    glance = read_pointer(config, "events")
+    glance = read_glance(config, "events")
     assert glance is not None and glance.row_count is None
 
 
 def test_there_is_no_glance_at_what_is_not_there_or_not_local(catalog: PyIcebergCatalog, config: LakeConfig) -> None:
-    assert read_pointer(config, "events") is None
-    assert read_pointer(LakeConfig(Settings(), config.home / "nowhere"), "events") is None
+    assert read_glance(config, "events") is None
+    assert read_glance(LakeConfig(Settings(), config.home / "nowhere"), "events") is None
     remote = Settings(catalog={"kind": "rest", "uri": "http://127.0.0.1:1"})
-    assert read_pointer(LakeConfig(remote, config.home), "events") is None
-    assert read_pointer(LakeConfig(Settings(warehouse={"url": "s3://b/p"}), config.home), "events") is None
+    assert read_glance(LakeConfig(remote, config.home), "events") is None
+    assert read_glance(LakeConfig(Settings(warehouse={"url": "s3://b/p"}), config.home), "events") is None
 
 
 def test_metadata_that_is_gone_or_no_catalog_is_a_storage_error(catalog: PyIcebergCatalog, config: LakeConfig) -> None:
     table = create(catalog)
     Path(table.metadata_location.removeprefix("file://")).unlink()
     with pytest.raises(StorageError, match="does not exist"):
-        read_pointer(config, "events")
+        read_glance(config, "events")
     with pytest.raises(StorageError):
         catalog.load("events")
     config.path("other.db").write_bytes(b"this is not a database" * 100)
     with pytest.raises(StorageError, match="cannot be read"):
-        read_pointer(LakeConfig(Settings(catalog={"path": "other.db"}), config.home), "events")
+        read_glance(LakeConfig(Settings(catalog={"path": "other.db"}), config.home), "events")
 
 
 @pytest.mark.parametrize(
@@ -689,7 +689,7 @@ def test_damaged_metadata_is_a_storage_error_at_once(
     location = Path(table.metadata_location.removeprefix("file://"))
     location.write_bytes(damage(location.read_bytes()))
     with pytest.raises(StorageError, match=r"default\.events: its metadata .* cannot be read") as told:
-        read_pointer(config, "events")
+        read_glance(config, "events")
     assert told.value.hint
 
 

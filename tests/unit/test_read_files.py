@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from strandline.core.errors import DuplicateNumbers, SchemaError, TableRolledBack, TableUnfit
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Reserved, SnapshotId, Staged
 from strandline.iceberg.pyiceberg.plain_files import plan_plain_files, read_plain_files
-from strandline.iceberg.row_json import NotSpelled, json_lines
+from strandline.iceberg.row_json import OnlyJavaWrites, json_lines
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import Lake, open_lake
@@ -138,7 +138,7 @@ def test_files_that_say_nothing_about_arrow_are_read_as_spark_writes_them(tmp_pa
 def test_what_only_java_can_write_is_left_to_it() -> None:
     keys = pa.map_(pa.struct([("a", pa.int32())]), pa.int32())
     for column in (pa.array([[({"a": 1}, 2)]], keys), pa.array([1], pa.time64("us"))):
-        with pytest.raises(NotSpelled):
+        with pytest.raises(OnlyJavaWrites):
             json_lines(pa.record_batch([column], ["c"]), 17)
 
 

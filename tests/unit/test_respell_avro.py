@@ -21,7 +21,7 @@ from strandline.iceberg.metadata.table_files import (
     NewPlace,
     Rewritten,
     TableIdentity,
-    find_pieces,
+    list_table_files,
     parse_document,
 )
 
@@ -71,8 +71,8 @@ def _plain(entry: ManifestEntry) -> dict[str, Any]:
 def test_a_table_that_is_written_anew_elsewhere_reads_as_before(table: Any, tmp_path: Path) -> None:
     old, new = tmp_path / "old place", tmp_path / "new place, of another length"
     place = NewPlace(old, f"file://{new}")
-    pieces = list(find_pieces(table.metadata_location, place))
-    again = list(find_pieces(table.metadata_location, place))
+    pieces = list(list_table_files(table.metadata_location, place))
+    again = list(list_table_files(table.metadata_location, place))
     assert pieces == again  # the same bytes each time: an interrupted copy goes on
     for piece in pieces:
         path = new / piece.name
@@ -99,7 +99,7 @@ def test_a_table_that_is_written_anew_elsewhere_reads_as_before(table: Any, tmp_
 
 def test_what_a_table_is_stays_the_same(table: Any, tmp_path: Path) -> None:
     place = NewPlace(tmp_path / "old place", "s3://bucket/lake")
-    last = list(find_pieces(table.metadata_location, place))[-1]
+    last = list(list_table_files(table.metadata_location, place))[-1]
     assert isinstance(last, Rewritten)
     document, before = (
         json.loads(last.body),
@@ -122,7 +122,7 @@ def test_metadata_that_was_compressed_stays_so_under_either_name(table: Any, tmp
     metadata = path_of(table.metadata_location)
     packed = metadata.with_name(name)
     packed.write_bytes(gzip.compress(metadata.read_bytes()))
-    last = list(find_pieces(f"file://{packed}", NewPlace(tmp_path / "old place", "s3://bucket/lake")))[-1]
+    last = list(list_table_files(f"file://{packed}", NewPlace(tmp_path / "old place", "s3://bucket/lake")))[-1]
     assert isinstance(last, Rewritten) and json.loads(gzip.decompress(last.body))["location"].startswith("s3://")
 
 
@@ -138,7 +138,7 @@ def test_damaged_files_of_a_table_are_refused_by_name(table: Any, tmp_path: Path
         before = path.read_bytes()
         path.write_bytes(body)
         with pytest.raises(TableUnfit, match=re.escape(path.name)):
-            list(find_pieces(table.metadata_location, NewPlace(tmp_path / "old place", "s3://bucket/lake")))
+            list(list_table_files(table.metadata_location, NewPlace(tmp_path / "old place", "s3://bucket/lake")))
         path.write_bytes(before)
 
 

@@ -14,7 +14,7 @@ from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, SnapshotView
 from strandline.ingest import facade
 from strandline.ingest.dataset_backoff import WAIT_FACTOR, WAIT_SECONDS_MAX, DatasetBackoff
 from strandline.ingest.facade import Ingestion
-from strandline.ingest.table_peek import is_at_rest
+from strandline.ingest.table_peek import needs_no_recovery
 
 SLOW, QUICK = DatasetId(1), DatasetId(2)
 
@@ -87,9 +87,9 @@ def test_iceberg_is_not_asked_to_load_a_table_that_leaves_recovery_nothing_to_do
         return TableView("u", "file:/t", 2, {}, named, snapshots, {"fields": []}, 0)
 
     known = Anchor(SnapshotId(2), 2)
-    assert is_at_rest(view(), None)
-    assert is_at_rest(view(main=2, tag=2), known)
-    assert not is_at_rest(view(main=2, tag=2), None), "the ledger does not know of the tag"
-    assert not is_at_rest(view(main=2, tag=1), known), "main has moved on"
-    assert not is_at_rest(view(main=2), known), "somebody removed the tag"
-    assert not is_at_rest(view(main=2, tag=2, sl_7=1), known), "a stray branch"
+    assert needs_no_recovery(view(), None)
+    assert needs_no_recovery(view(main=2, tag=2), known)
+    assert not needs_no_recovery(view(main=2, tag=2), None), "the ledger does not know of the tag"
+    assert not needs_no_recovery(view(main=2, tag=1), known), "main has moved on"
+    assert not needs_no_recovery(view(main=2), known), "somebody removed the tag"
+    assert not needs_no_recovery(view(main=2, tag=2, sl_7=1), known), "a stray branch"

@@ -56,7 +56,7 @@ def test_an_unknown_format_is_wrong_usage_with_a_hint(tmp_path: Path, name: str,
 def test_packed_parquet_is_wrong_usage(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet.gz"
     path.write_bytes(gzip.compress(b"PAR1", mtime=0))
-    with pytest.raises(UsageError, match="inside the file"):
+    with pytest.raises(UsageError, match="not compressed as a whole"):
         identify(path)
 
 
@@ -94,7 +94,7 @@ def test_a_folder_is_named_with_the_pattern_of_the_files_in_it(tmp_path: Path) -
     folder.mkdir()
     with pytest.raises(InputError, match="folder") as e:
         identify(folder)
-    assert "no file in it" in (e.value.hint or "")
+    assert "no file that can be read" in (e.value.hint or "")
     for name in ("a.csv.gz", "b.csv.gz", "c.jsonl", ".hidden", "notes.txt"):
         (folder / name).write_bytes(b"")
     with pytest.raises(InputError) as e:

@@ -1,4 +1,4 @@
-"""The judge says why a row does not fit; the fast way takes no row that the judge refuses, and reads no other value."""
+"""The row parser says why a row does not fit. The fast way takes no row that it refuses, and reads no other value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from strandline.ingest.sources.blocks import LINE, RAW, REJECT, ColumnsReader, t
 from strandline.ingest.sources.columns import Unfit, arrow_type
 from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.lines import ByteRange, LineBlock, split_lines
-from strandline.ingest.sources.positions import report_to, watched
+from strandline.ingest.sources.positions import report_to, watch_positions
 from strandline.ingest.sources.read import absent_columns
 from strandline.ingest.sources.rows import csv_cells, csv_row, json_row
 from strandline.ingest.sources.values import Misfit
@@ -77,7 +77,7 @@ def block_of(*lines: bytes) -> LineBlock:
 
 
 def fast(block: LineBlock, fields: t.StructType) -> list[dict[str, Any]] | None:
-    """What the columns say, or None where they leave a row to the judge."""
+    """What the columns give, or None where they leave a row to the row parser."""
     return taken(jsonl.fitting_reader(fields), block, fields)
 
 
@@ -301,7 +301,7 @@ VALUES = st.one_of(
 
 @settings(max_examples=scaled(100, 2000), deadline=None)
 @given(st.sampled_from(sorted(SCALARS)), VALUES)
-def test_columns_take_no_scalar_that_the_judge_refuses_nor_read_it_otherwise(name: str, written: str) -> None:
+def test_columns_take_no_scalar_that_the_row_parser_refuses_nor_read_it_otherwise(name: str, written: str) -> None:
     check(f'{{"{name}": {written}}}'.encode("utf-8", "surrogatepass"), FLAT)
 
 
@@ -321,7 +321,7 @@ def test_a_decimal_that_is_too_large_is_refused_and_never_another_number(written
 
 @settings(max_examples=scaled(100, 2000), deadline=None)
 @given(st.sampled_from(sorted(SCALARS)), TEXTS)
-def test_columns_read_csv_as_the_judge_does(name: str, text: str) -> None:
+def test_columns_read_csv_as_the_row_parser_does(name: str, text: str) -> None:
     fields = t.StructType([FLAT[name]])
     record = ('"' + text.replace('"', '""') + '"').encode("utf-8", "surrogatepass")
     rows = fast_csv(delimited.split_records(record, 1, True)[0], fields)
@@ -361,7 +361,7 @@ ROWS = st.fixed_dictionaries(
 
 @settings(max_examples=scaled(100, 2000), deadline=None)
 @given(ROWS)
-def test_columns_take_no_nested_row_that_the_judge_refuses_nor_read_it_otherwise(line: str) -> None:
+def test_columns_take_no_nested_row_that_the_row_parser_refuses_nor_read_it_otherwise(line: str) -> None:
     check(line.encode(), NESTED)
 
 
@@ -575,7 +575,7 @@ def test_records_of_csv_are_cut_where_they_end(rows: list[list[str | None]], new
     ("header", "hint"),
     [
         ("id;name", "Only commas are read. Convert it: python3"),
-        ("ID,name", 'Upper and lower case count. Write "id" for "ID"'),
+        ("ID,name", 'Names are case-sensitive. Write "id" for "ID"'),
         ("id, name", 'write "name" without the spaces'),
         ("1,x", "The first line must name the columns: id, name, more"),
         ("id,nane", 'Is "name" meant?'),
@@ -664,7 +664,7 @@ def test_a_task_tells_how_many_bytes_of_its_file_it_has_read(tmp_path: Path, end
     seen: list[int] = []
     source = identify(path)
     whole = ByteRange(0, source.size_bytes, 1)
-    with watched(seen.append) as positions:
+    with watch_positions(seen.append) as positions:
         assert positions is not None
         positions.take(1)
         with report_to(positions.path, positions.take(1)):

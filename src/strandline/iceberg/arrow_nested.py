@@ -19,14 +19,15 @@ _SLICE_ROWS = 65_536  # converted at a time, because the conversion takes more m
 
 
 def list_parts(array: Any) -> tuple[Any, Any]:
-    """Offsets from 0 on, and the values of a list or the entries of a map, without those of nulls."""
-    at = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    lengths = np.diff(at)
+    """The offsets of a list or map column, shifted to begin at 0, and its values (of a map: its entries). Values that
+    belong to null rows are left out."""
+    bounds = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = np.diff(bounds)
     if pa.types.is_map(array.type):
         values = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
     else:
         values = array.values
-    values = values.slice(at[0], at[-1] - at[0])
+    values = values.slice(bounds[0], bounds[-1] - bounds[0])
     nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
     if lengths[nulls].any():  # a null list may still have values in the buffer
         values = values.filter(pa.array(np.repeat(~nulls, lengths)))
@@ -44,11 +45,11 @@ def uuid_texts(array: Any) -> Any:
     count = len(raw)
     texts = np.empty((count, _UUID_CHARS), np.uint8)
     texts[:, _HYPHENS] = ord("-")
-    given = np.frombuffer(raw.buffers()[1] or b"", np.uint8)[16 * raw.offset : 16 * (raw.offset + count)]
-    for at in range(0, count, _SLICE_ROWS):
-        some = given[16 * at : 16 * min(at + _SLICE_ROWS, count)].reshape(-1, 16)
-        texts[at : at + _SLICE_ROWS, _DIGITS[::2]] = _HEX[some >> 4]
-        texts[at : at + _SLICE_ROWS, _DIGITS[1::2]] = _HEX[some & 15]
+    uuids = np.frombuffer(raw.buffers()[1] or b"", np.uint8)[16 * raw.offset : 16 * (raw.offset + count)]
+    for start in range(0, count, _SLICE_ROWS):
+        part = uuids[16 * start : 16 * min(start + _SLICE_ROWS, count)].reshape(-1, 16)
+        texts[start : start + _SLICE_ROWS, _DIGITS[::2]] = _HEX[part >> 4]
+        texts[start : start + _SLICE_ROWS, _DIGITS[1::2]] = _HEX[part & 15]
     offsets = pa.py_buffer(np.arange(0, (count + 1) * _UUID_CHARS, _UUID_CHARS, dtype=np.int32).data)
     valid = None if not raw.null_count else raw.is_valid().buffers()[1]
     return pa.Array.from_buffers(pa.string(), count, [valid, offsets, pa.py_buffer(texts.data)])
@@ -56,5 +57,5 @@ def uuid_texts(array: Any) -> Any:
 
 def field_id(field: pa.Field[Any]) -> int | None:
     """The id of a column in an Iceberg table. None in files and streams without ids."""
-    found = (field.metadata or {}).get(b"PARQUET:field_id")
-    return None if found is None else int(found)
+    text = (field.metadata or {}).get(b"PARQUET:field_id")
+    return None if text is None else int(text)

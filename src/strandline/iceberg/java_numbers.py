@@ -35,8 +35,8 @@ class _Binary:
 
 def double_text(value: float, java: int) -> str:
     """The text of a double in this major version of Java; also `NaN`, `Infinity` and `-Infinity`."""
-    if (odd := _odd(value)) is not None:
-        return odd
+    if (special := _special_text(value)) is not None:
+        return special
     if java >= SHORTEST_SINCE:
         return _signed(value, *_two_digits(abs(value), repr(abs(value)), lambda text: float(text) == abs(value)))
     [bits] = struct.unpack(">q", struct.pack(">d", abs(value)))
@@ -44,16 +44,17 @@ def double_text(value: float, java: int) -> str:
 
 
 def float_text(value: float, java: int) -> str:
-    """The text of a float in this major version of Java; `value` is one."""
-    if (odd := _odd(value)) is not None:
-        return odd
+    """The text of a float in this major version of Java. `value` must be one exactly."""
+    if (special := _special_text(value)) is not None:
+        return special
     [bits] = struct.unpack(">i", struct.pack(">f", abs(value)))
     if java >= SHORTEST_SINCE:
         return _signed(value, *_shortest_float(abs(value), bits))
     return _signed(value, *_digits(_normal(bits & (1 << 23) - 1, bits >> 23, 23, 127)))
 
 
-def _odd(value: float) -> str | None:
+def _special_text(value: float) -> str | None:
+    """The text of NaN, an infinity or zero. None for other numbers."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -68,8 +69,8 @@ def _shortest_float(size: float, bits: int) -> tuple[str, int]:
     is_even = bits % 2 == 0
 
     def same(text: str) -> bool:
-        found = Fraction(text)
-        return below < found < above or (is_even and found in (below, above))
+        number = Fraction(text)
+        return below < number < above or (is_even and number in (below, above))
 
     for places in range(9):
         # below a power of two, the candidate next to the number may not fit while the next one does
@@ -81,14 +82,16 @@ def _shortest_float(size: float, bits: int) -> tuple[str, int]:
 
 
 def _middle(size: float, neighbour: int) -> Fraction:
-    """Between a float and the next one, by its bits; above the largest there is the first that would be infinite."""
+    """The midpoint between a float and the neighbour with these bits. The neighbour above the largest float counts as
+    2^128."""
     if neighbour == 0x7F800000:
         return (Fraction(size) + (1 << 128)) / 2
     return (Fraction(size) + Fraction(struct.unpack(">f", struct.pack(">i", neighbour))[0])) / 2
 
 
 def _two_digits(size: float, text: str, same: Callable[[str], bool]) -> tuple[str, int]:
-    """Digits and decimal point of a text. Where one digit would do, Java takes the two digits closest to the number."""
+    """The digits of a text, and how many are before the decimal point. Where one digit would do, Java takes the two
+    digits closest to the number."""
     _, digits, exponent = Decimal(text).normalize().as_tuple()
     if len(digits) == 1 and same(closer := f"{size:.1e}"):
         _, digits, exponent = Decimal(closer).normalize().as_tuple()
@@ -96,7 +99,7 @@ def _two_digits(size: float, text: str, same: Callable[[str], bool]) -> tuple[st
 
 
 def _signed(value: float, digits: str, point: int) -> str:
-    """`digits` with the decimal point behind `point` of them."""
+    """The number as Java writes it, from its digits and how many of them are before the decimal point."""
     if 0 < point < 8:
         text = f"{digits[:point].ljust(point, '0')}.{digits[point:] or '0'}"
     elif -3 < point <= 0:
@@ -114,7 +117,7 @@ def _normal(fraction: int, exponent: int, bits: int, bias: int) -> _Binary:
 
 
 def _digits(number: _Binary) -> tuple[str, int]:
-    """Digits and decimal point as Java before 19 finds them."""
+    """The digits that Java before 19 writes, and how many are before the decimal point."""
     zeros = (number.fraction & -number.fraction).bit_length() - 1
     bits = 53 - zeros
     tiny = max(0, bits - number.exponent - 1)
@@ -136,7 +139,7 @@ def _of_integer(number: _Binary) -> tuple[str, int]:
 
 
 def _of_quotient(number: _Binary, fraction: int, bits: int, tiny: int) -> tuple[str, int]:
-    """Divides two integers digit by digit, until what is left is less than half a unit in the last place."""
+    """Divides two integers digit by digit, until the remainder is less than half a unit in the last place."""
     tens = _estimate(number)
     b5, s5 = max(0, -tens), max(0, tens)
     b2, s2 = b5 + tiny + number.exponent, s5 + tiny
@@ -158,13 +161,14 @@ def _bits_of(power: int) -> int:
 
 
 def _estimate(number: _Binary) -> int:
-    """Of the decimal exponent; one too high at times."""
+    """An estimate of the decimal exponent. It may be one too high."""
     mantissa = number.fraction / (1 << 52)
     return math.floor((mantissa - 1.5) * 0.289529654 + 0.176091259 + number.exponent * 0.301029995663981)
 
 
 def _divided(b: int, s: int, m: int, tens: int, width: int | None) -> tuple[str, int]:
-    """`width`: Java computes in integers of so many bits, which overflow."""
+    """The digits of b / s, and how many are before the decimal point. `width` is the size in bits of the integers that
+    Java computes in, which overflow; None: they are unlimited."""
     ten_s = s * 10
     digits: list[int] = []
     first = True
@@ -177,13 +181,13 @@ def _divided(b: int, s: int, m: int, tens: int, width: int | None) -> tuple[str,
         elif m > 0:
             low, high = b < m, _wrapped(b + m, width) > ten_s
         else:
-            low = high = True  # it has overflowed, so it is larger than what is left
+            low = high = True  # it has overflowed, so it is larger than the remainder
         if first and digit == 0 and not high:
             tens -= 1
         else:
             digits.append(digit)
         if first and not -3 <= tens < 8:
-            low = high = False  # there is a digit behind the point, at least
+            low = high = False  # Java writes at least one digit after the point
         first = False
     beyond_half = 2 * b - ten_s if width is None else _wrapped(_wrapped(2 * b, width) - ten_s, width)
     if high and (not low or beyond_half > 0 or (beyond_half == 0 and digits[-1] % 2)):

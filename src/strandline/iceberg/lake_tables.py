@@ -1,4 +1,4 @@
-"""The ways to a lake's tables, as the stages get them. Importing this loads neither PyIceberg nor Spark."""
+"""The interfaces through which the stages get a lake's tables. Importing this loads neither PyIceberg nor Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LakeTables(CatalogAccess, Protocol):
 
     @property
     def settled(self) -> SparkTables:
-        """The first use starts Spark, and settles the blocks of dead writers."""
+        """The first use starts Spark and settles the blocks of dead writers."""
 
     @property
     def unsettled(self) -> SparkTables:

@@ -25,16 +25,16 @@ class NumberRanges:
         self._his: Numbers = his[np.concatenate((gap, [True]))] if len(his) else his
 
     def contain_all(self, lo: int, hi: int) -> bool:
-        """Whether they contain all numbers between these two."""
-        at = int(np.searchsorted(self._los, lo, side="right")) - 1
-        return at >= 0 and hi <= int(self._his[at])
+        """Whether the ranges contain all numbers from `lo` to `hi`."""
+        index = int(np.searchsorted(self._los, lo, side="right")) - 1
+        return index >= 0 and hi <= int(self._his[index])
 
     def contain_none(self, lo: int, hi: int) -> bool:
         return bool(np.searchsorted(self._his, lo, side="left") == np.searchsorted(self._los, hi, side="right"))
 
     def contain(self, values: Numbers) -> npt.NDArray[np.bool_]:
-        """For each value, whether they contain it."""
+        """For each value, whether a range contains it."""
         if not len(self._los):
             return np.zeros(len(values), dtype=bool)
-        at = np.searchsorted(self._los, values, side="right") - 1
-        return (at >= 0) & (values <= self._his[np.maximum(at, 0)])
+        index = np.searchsorted(self._los, values, side="right") - 1
+        return (index >= 0) & (values <= self._his[np.maximum(index, 0)])

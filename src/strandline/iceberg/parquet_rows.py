@@ -20,32 +20,32 @@ _BATCH_BYTES = 32 << 20
 
 @contextmanager
 def opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
-    """A data file of a table, in a folder or in a bucket."""
+    """Opens a data file of a table, in a folder or in a bucket."""
     import pyarrow.parquet as pq
     from pyarrow import fs  # noqa: TID251 - data files of tables are read here, with the options that `storage` gives
 
     # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
-    away = location.startswith("s3://")
-    files: fs.FileSystem = fs.S3FileSystem(**store.pyarrow_options()) if away else fs.LocalFileSystem()
+    is_s3 = location.startswith("s3://")
+    files: fs.FileSystem = fs.S3FileSystem(**store.pyarrow_options()) if is_s3 else fs.LocalFileSystem()
     path = location.removeprefix("s3://").removeprefix("file://").removeprefix("file:")
     with (
         files.open_input_file(path) as handle,
-        pq.ParquetFile(handle, pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
+        pq.ParquetFile(handle, pre_buffer=is_s3, buffer_size=0 if is_s3 else _BUFFER_BYTES) as file,
     ):
         yield file
 
 
 def row_groups(file: pq.ParquetFile, lo: int, hi: int) -> tuple[list[int], bool]:
-    """The row groups that may have numbers between these two, and whether they have no others."""
-    bounds = [found or (0, SEQ_MAX) for found in footer_bounds(file.metadata)]
+    """The row groups that may have sequence numbers from `lo` to `hi`, and whether they have no other numbers."""
+    bounds = [bound or (0, SEQ_MAX) for bound in footer_bounds(file.metadata)]
     groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
     return groups, all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)
 
 
 def footer_bounds(footer: pq.FileMetaData, name: str = SEQ_COLUMN) -> list[tuple[int, int] | None]:
-    """The lowest and the highest sequence number of each row group. None if the footer does not say, or if rows of the
-    group have none: bounds speak for all rows."""
-    # Columns are counted by their leaves: one with fields of its own is several.
+    """The lowest and the highest sequence number of each row group. None if the footer has no bounds, or if a row of
+    the group has no number: then the bounds would not hold for all rows."""
+    # The footer lists leaf columns: a struct counts as several.
     column = next((i for i in range(len(footer.schema)) if footer.schema.column(i).path == name), None)
     if column is None:
         return [None] * footer.num_row_groups
@@ -62,13 +62,13 @@ def _bounds(statistics: Any) -> tuple[int, int] | None:
 def rows_per_batch(file: pq.ParquetFile, groups: Sequence[int], rows_max: int = BATCH_ROWS) -> int:
     """A batch size that keeps memory small, by the average row size in the footer."""
     rows = sum(file.metadata.row_group(g).num_rows for g in groups)
-    weight = sum(file.metadata.row_group(g).total_byte_size for g in groups)
-    return max(1, min(rows_max, _BATCH_BYTES * rows // max(1, weight)))
+    total_bytes = sum(file.metadata.row_group(g).total_byte_size for g in groups)
+    return max(1, min(rows_max, _BATCH_BYTES * rows // max(1, total_bytes)))
 
 
 def in_order(file: pq.ParquetFile, groups: Sequence[int]) -> bool:
-    """Whether the rows in these row groups are in the order of their sequence numbers, each number once. Reads only the
-    numbers."""
+    """Whether the rows in these row groups are in the order of their sequence numbers, without duplicates. Reads only
+    the numbers."""
     import numpy as np
 
     last = -1

@@ -1,7 +1,7 @@
 """Reads the rows of a data file between two sequence numbers, as Arrow batches with the types that Spark has for them.
 
-Tasks use this, so it imports pyarrow only. Files with deleted rows, and columns whose values look different in Spark,
-need PyIceberg, which is imported then.
+Spark tasks use this, so it imports pyarrow only. PyIceberg is imported when it is needed: for files with deleted rows,
+and for columns whose values Spark represents differently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class RangeOfFile:
     lo: int
     hi: int
     deletes: tuple[DataFile, ...] = ()
-    owned: tuple[SeqRange, ...] | None = None  # sorted; rows with other sequence numbers are foreign. None: no row is
+    # sorted; rows with other sequence numbers are foreign. None: no row is foreign
+    owned: tuple[SeqRange, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,46 +70,47 @@ class RowReader:
 
         from strandline.iceberg.arrow_nested import field_id
 
-        known = {field_id(f): f for f in file.schema_arrow}
-        if next(f["id"] for f in self.fields if f["name"] == SEQ_COLUMN) not in known:
-            if None in known:
+        file_fields = {field_id(f): f for f in file.schema_arrow}
+        if next(f["id"] for f in self.fields if f["name"] == SEQ_COLUMN) not in file_fields:
+            if None in file_fields:
                 raise TableUnfit(f"{part.location} was not written by Iceberg: its columns have no ids")
             return  # written before rows had sequence numbers
-        names = [known[f["id"]].name for f in self.fields if f["id"] in known]
-        groups, whole = row_groups(file, part.lo, part.hi)
-        few = rows_per_batch(file, groups, BATCH_ROWS)
+        names = [file_fields[f["id"]].name for f in self.fields if f["id"] in file_fields]
+        groups, only_in_range = row_groups(file, part.lo, part.hi)
+        rows_max = rows_per_batch(file, groups, BATCH_ROWS)
         deleted = _deleted_positions(part, self.store)
         starts = [0, *accumulate(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups))]
-        for some in [groups] if deleted is None else [[g] for g in groups]:
-            at = starts[some[0]] if some else 0
-            for batch in file.iter_batches(few, row_groups=some, columns=names, use_threads=False):
-                here, at = at, at + batch.num_rows
+        # Positions of deleted rows count from the beginning of the file, so each row group is read alone then.
+        for together in [groups] if deleted is None else [[g] for g in groups]:
+            end = starts[together[0]] if together else 0
+            for batch in file.iter_batches(rows_max, row_groups=together, columns=names, use_threads=False):
+                start, end = end, end + batch.num_rows
                 rows = pa.RecordBatch.from_arrays(
-                    [self._column(batch, f, known) for f in self.fields], schema=self.schema
+                    [self._column(batch, f, file_fields) for f in self.fields], schema=self.schema
                 )
-                left = rows if deleted is None else rows.filter(_not_deleted(deleted, here, at))
-                yield from self._selected(left, part, whole=whole)
+                remaining = rows if deleted is None else rows.filter(_not_deleted(deleted, start, end))
+                yield from self._selected(remaining, part, only_in_range=only_in_range)
 
     def _column(
-        self, batch: pa.RecordBatch, wanted: Mapping[str, Any], known: Mapping[int | None, pa.Field[Any]]
+        self, batch: pa.RecordBatch, wanted: Mapping[str, Any], file_fields: Mapping[int | None, pa.Field[Any]]
     ) -> Any:
         """The column by its id: it may have had another name, or a narrower type, when the file was written."""
         kind = self.schema.field(wanted["name"]).type
-        if (there := known.get(wanted["id"])) is None:
+        if (in_file := file_fields.get(wanted["id"])) is None:
             return _default(wanted, batch.num_rows, kind)
-        array = batch.column(there.name)
+        array = batch.column(in_file.name)
         if isinstance(wanted["type"], str) and wanted["type"].partition("(")[0] in _AS_IN_SPARK:
             return array if array.type == kind else array.cast(kind)
         from pyiceberg.types import NestedField
 
         from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
 
-        return to_iceberg(from_file(array, there, NestedField.model_validate(dict(wanted))), kind)
+        return to_iceberg(from_file(array, in_file, NestedField.model_validate(dict(wanted))), kind)
 
-    def _selected(self, rows: pa.RecordBatch, part: RangeOfFile, *, whole: bool) -> Iterator[pa.RecordBatch]:
+    def _selected(self, rows: pa.RecordBatch, part: RangeOfFile, *, only_in_range: bool) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        if not whole or part.owned is not None:
+        if not only_in_range or part.owned is not None:
             rows = rows.filter(_inside(rows.column(SEQ_COLUMN), part))
         if self.conditions:
             table = pa.Table.from_batches([rows])
@@ -120,7 +122,7 @@ class RowReader:
 
 
 def _default(wanted: Mapping[str, Any], rows: int, kind: pa.DataType) -> Any:
-    """The values of a column in a file that is older than the column."""
+    """The values of a column for the rows of a file that is older than the column."""
     import pyarrow as pa
 
     default = wanted.get("initial-default")
@@ -135,7 +137,7 @@ def _default(wanted: Mapping[str, Any], rows: int, kind: pa.DataType) -> Any:
 
 
 def _deleted_positions(part: RangeOfFile, store: S3Settings) -> npt.NDArray[np.int64] | None:
-    """Sorted; None if no row of the file is deleted."""
+    """The positions of deleted rows, sorted. None if the file has no delete files."""
     if not part.deletes:
         return None
     import numpy as np
@@ -150,14 +152,14 @@ def _not_deleted(deleted: npt.NDArray[np.int64], start: int, end: int) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    left = np.ones(end - start, dtype=bool)
+    remaining = np.ones(end - start, dtype=bool)
     first, last = np.searchsorted(deleted, (start, end))
-    left[deleted[first:last] - start] = False
-    return pa.array(left)
+    remaining[deleted[first:last] - start] = False
+    return pa.array(remaining)
 
 
 def _inside(numbers: pa.Array[Any], part: RangeOfFile) -> Any:
-    """Which of these sequence numbers are in the range and not foreign. Null is not."""
+    """Which of these sequence numbers are in the range and not foreign. A null is not in the range."""
     import pyarrow as pa
 
     from strandline.iceberg.number_ranges import NumberRanges

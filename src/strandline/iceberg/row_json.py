@@ -1,8 +1,8 @@
 """Writes Arrow rows as JSON lines, character for character as `iceberg/spark/row_text.py` does in the JVM. `read` and
 `quarantine list` use it.
 
-Raises NotSpelled for values that only Java can write (a map whose keys are structs, text that is not UTF-8): then Spark
-must write the rows.
+Raises OnlyJavaWrites for values that Python cannot write as Java does (a map whose keys are structs, text that is not
+UTF-8): then Spark must write the rows.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from strandline.iceberg.arrow_nested import is_uuid, list_parts
 
 pc: Any = compute
 
-_ODD = re.compile(r'[\x00-\x1f"\\]')
+_TO_ESCAPE = re.compile(r'[\x00-\x1f"\\]')
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _DAY = 86_400_000_000
-# From the year 0001 to 9999, times always have six digits after the second.
+# From the year 0001 to 9999, times always have six digits after the seconds.
 _FIRST, _LAST = -719_162 * _DAY, 2_932_897 * _DAY - 1
 _NULL = "null"
 
 
-class NotSpelled(ValueError):
+class OnlyJavaWrites(ValueError):
     """The value cannot be written here as Spark writes it."""
 
 
 def json_lines(rows: pa.RecordBatch, java: int) -> list[str]:
-    """One object per row; `java` is the major version of the Java whose notation of numbers is used."""
+    """One JSON object per row. `java` is the major version of the Java whose notation of numbers is used."""
     try:
         return _objects([rows.column(n) for n in range(rows.num_columns)], rows.schema.names, rows.num_rows, java)
     except UnicodeDecodeError as e:
-        raise NotSpelled(f"text that is not UTF-8: {e}") from e
+        raise OnlyJavaWrites(f"text that is not UTF-8: {e}") from e
 
 
 def has_floats(kind: pa.DataType) -> bool:
@@ -52,10 +52,10 @@ def _objects(columns: Sequence[Any], names: Sequence[str], rows: int, java: int)
     if not columns:
         return ["{}"] * rows
     keys = [f"{_quoted(name)}:" for name in names]
-    spelled = [_texts(column, java) for column in columns]
+    texts = [_texts(column, java) for column in columns]
     return [
         "{" + ",".join(key + value for key, value in zip(keys, values, strict=True)) + "}"
-        for values in zip(*spelled, strict=True)
+        for values in zip(*texts, strict=True)
     ]
 
 
@@ -67,13 +67,13 @@ def _texts(array: Any, java: int) -> list[str]:
     if is_uuid(kind):
         return _each(array.storage, lambda v: f'"{_uuid(v)}"')
     if pa.types.is_struct(kind):
-        made = _objects(array.flatten(), [kind.field(n).name for n in range(kind.num_fields)], len(array), java)
-        return [text if valid else _NULL for text, valid in zip(made, array.is_valid().to_pylist(), strict=True)]
+        objects = _objects(array.flatten(), [kind.field(n).name for n in range(kind.num_fields)], len(array), java)
+        return [text if valid else _NULL for text, valid in zip(objects, array.is_valid().to_pylist(), strict=True)]
     if pa.types.is_map(kind):
         offsets, entries = list_parts(array)
         keys, items = entries.flatten()
-        named = [f"{key}:{value}" for key, value in zip(_keys(keys, java), _texts(items, java), strict=True)]
-        return _grouped(array, offsets, named, "{}")
+        pairs = [f"{key}:{value}" for key, value in zip(_keys(keys, java), _texts(items, java), strict=True)]
+        return _grouped(array, offsets, pairs, "{}")
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         offsets, values = list_parts(array)
         return _grouped(array, offsets, _texts(values, java), "[]")
@@ -88,7 +88,7 @@ def _texts(array: Any, java: int) -> list[str]:
 def _keys(array: Any, java: int) -> list[str]:
     kind = array.type
     if pa.types.is_nested(kind):
-        raise NotSpelled(f"keys of a map that are {kind}")
+        raise OnlyJavaWrites(f"keys of a map that are {kind}")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _each(array, _quoted)
     if is_uuid(kind):
@@ -136,20 +136,20 @@ def _plain(kind: Any, java: int) -> Callable[[Any], str]:
         return lambda v: _time(v) + zone
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return lambda v: base64.b64encode(v).decode()
-    raise NotSpelled(f"values of the type {kind}")
+    raise OnlyJavaWrites(f"values of the type {kind}")
 
 
 def _number(text: str) -> str:
-    """Quotes infinities and NaN, which JSON does not have."""
+    """Puts infinities and NaN in quotes: JSON has no such numbers."""
     return f'"{text}"' if text[-1] in "yN" else text
 
 
 def _quoted(text: str) -> str:
-    return f'"{_ODD.sub(_escaped, text)}"'
+    return f'"{_TO_ESCAPE.sub(_escaped, text)}"'
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return _ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04X}"
+def _escaped(match: re.Match[str]) -> str:
+    return _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04X}"
 
 
 def _uuid(value: bytes) -> str:
@@ -158,7 +158,8 @@ def _uuid(value: bytes) -> str:
 
 
 def _date(days: int) -> str:
-    """A day after 1970-01-01, in the calendar of ISO 8601. A year beyond four digits has its sign."""
+    """The date that is so many days after 1970-01-01, in the calendar of ISO 8601. A year beyond four digits has a
+    sign."""
     # Days since 1 March of the year 0, so that the leap day is the last day of its year.
     era, day = divmod(days + 719_468, 146_097)
     of_era = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
@@ -177,4 +178,4 @@ def _time(micros: int) -> str:
     text = f"{_date(days)}T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     if _FIRST <= micros <= _LAST:
         return f"{text}.{fraction:06d}"
-    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text  # as a cast writes it
+    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text  # as Spark's cast to a string writes it

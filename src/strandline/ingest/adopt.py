@@ -1,9 +1,10 @@
 """Numbers rows that were in a table before it became a dataset, or that foreign writers add without a number.
 
-It works in bounded steps, each with a block of its own that records its input files. Such a block is not abandoned just
-because its lease has expired: its commit lands in main without the ledger. The commit needs the block's branch, and
-removes it. So a process that takes over a crashed pass removes the branch first, checks whether the pass landed, and
-numbers the same files again. The resync does the same with the sequence numbers that a restored ledger does not know.
+The rows are numbered in bounded passes. Each pass has a block of its own, which records the pass's input files. Such a
+block is not abandoned just because its lease has expired: its commit lands in main without the ledger. The commit needs
+the block's branch, and removes it. So a process that takes over a crashed pass removes the branch first, checks whether
+the pass landed, and numbers the same files again. The resync does the same with the sequence numbers that a restored
+ledger does not know.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from strandline.ingest.resync.run import with_resync
 from strandline.ledger.ingest import blocks, sequence
 from strandline.read import rollback
 
-OnStep = Callable[[int, int], None]  # rows that got a sequence number, rows to number at most
+OnStep = Callable[[int, int], None]  # rows that have got a sequence number, and rows to number at most
 
 
 def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None = None) -> NumberedRows:
     """Runs until no row in main lacks a sequence number."""
     rows = steps = 0
-    for left in _open_passes(work, dataset):
-        rows += _take_over(work, dataset, left)
+    for crashed in _open_passes(work, dataset):
+        rows += _take_over(work, dataset, crashed)
     skip: set[str] = set()
     total = 0
     if on_step is not None:
@@ -50,7 +51,7 @@ def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None
         except rewrite.FilesGone:
             continue  # compacted meanwhile: list the files again
         if done == 0:
-            skip.update(group.paths)  # files without metrics, in which all rows have numbers
+            skip.update(group.paths)  # files without a null count, in which all rows have numbers
             continue
         rows += done
         steps += 1
@@ -59,19 +60,20 @@ def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None
 
 
 def _open_passes(work: IngestContext, dataset: Dataset) -> list[Reserved]:
-    found = work.ledger.query(blocks.open_blocks, dataset.id)
-    return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.ADOPTED]
+    open_blocks = work.ledger.query(blocks.open_blocks, dataset.id)
+    return [b for b in open_blocks if isinstance(b, Reserved) and b.head.kind is BlockKind.ADOPTED]
 
 
-def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
-    """Settles a pass whose commit landed, or numbers its files again. Raises RefusedError while its lease is valid."""
-    block = blocks.take_over(work.ledger, left, lease_seconds=work.settings.lease_seconds)
+def _take_over(work: IngestContext, dataset: Dataset, crashed: Reserved) -> int:
+    """Settles a pass whose commit landed, or numbers its files again. Returns how many rows it numbered. Raises
+    RefusedError while the pass's lease is valid."""
+    block = blocks.take_over(work.ledger, crashed, lease_seconds=work.settings.lease_seconds)
     if block is None:
         raise RefusedError(
-            f"another process is numbering {dataset.name} (block {left.head.rows})",
+            f"another process is numbering {dataset.name} (block {crashed.head.rows})",
             hint=f"If it has died, its lease ends within {work.settings.lease_seconds} s.",
         )
-    work.tables.remove_branch(dataset.name, block.head.branch)  # from here on, a commit in progress cannot land
+    work.tables.remove_branch(dataset.name, block.head.branch)  # from now on, a commit in progress cannot land
     if settle_if_landed(work, dataset, block):
         return 0
     paths = work.ledger.query(blocks.input_files, block.head.id)
@@ -81,12 +83,13 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
         try:
             done = _number_group(work, dataset, group)
         except rewrite.FilesGone as e:
-            # Compacted meanwhile: the loop that follows finds the rows elsewhere. Or the old pass has landed: one that
-            # paused before it created its branch creates it later, and lands as long as its files are there.
+            # A compaction has replaced the files: the loop of `number_rows` finds the rows in others. Or the crashed
+            # pass has landed: if it was paused before it created its branch, it may create the branch later, and land
+            # as long as the table has its files.
             if rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths) is not None:
                 raise BlockLost(
-                    f"another process has taken over what is left to be numbered in {dataset.name}",
-                    hint="Run it again when that has ended.",
+                    f"another process has taken over the numbering of {dataset.name}",
+                    hint="Run the command again when that process has ended.",
                 ) from e
     if not settle_if_landed(work, dataset, block):
         with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, block, "its pass was taken over"))
@@ -94,6 +97,8 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
 
 
 def settle_if_landed(work: IngestContext, dataset: Dataset, block: Reserved) -> bool:
+    """Marks the block as published if its commit is in main. False if it is not, or if another process has the
+    block."""
     view = work.tables.view(dataset.name)
     landed = view.published_as(work.wap(block.head))
     # Others can write any sequence number, so rows are evidence only if history is incomplete.
@@ -105,19 +110,19 @@ def settle_if_landed(work: IngestContext, dataset: Dataset, block: Reserved) -> 
 
 
 def _give_up(work: IngestContext, dataset: Dataset, block: Reserved) -> None:
-    """Abandons the block unless its pass has landed: without its branch it cannot land later, and the block must not
-    hold the seal."""
+    """Abandons the block unless its pass has landed. Without its branch the pass cannot land later, and an open block
+    would hold the seal."""
     work.tables.remove_branch(dataset.name, block.head.branch)
     if not settle_if_landed(work, dataset, block):
         with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, block, "it could not be committed"))
 
 
 def _recall(work: IngestContext, dataset: Dataset, block: Reserved) -> tuple[int, Memory]:
-    """The epoch of the ledger that knows the block, and what it knows of the table. Raises BlockLost if the ledger was
-    restored from before."""
+    """The ledger's epoch, and what the ledger knows of the table. Raises BlockLost if the ledger was restored from a
+    copy that does not have the block."""
     with work.ledger.read() as connection:
-        found = blocks.get(connection, block.head.id)
-        if found is None or not blocks.is_same(found.head, block.head):
+        stored = blocks.get(connection, block.head.id)
+        if stored is None or not blocks.is_same(stored.head, block.head):
             raise BlockLost(f"the ledger no longer knows block {block.head.rows}: it was restored from an older copy")
         return sequence.read(connection).epoch, rollback.recall(connection, dataset)
 
@@ -125,9 +130,9 @@ def _recall(work: IngestContext, dataset: Dataset, block: Reserved) -> tuple[int
 def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGroup) -> int:
     with rewrite.reading(work.tables, group) as df:
         columns = [c for c in df.columns if c not in INTERNAL_COLUMNS]
-        missing = F.col(SEQ_COLUMN).isNull()
+        is_unnumbered = F.col(SEQ_COLUMN).isNull()
         live = df.count() if group.has_deletes else group.records
-        pinned = stamp.pin(work.tables.spark, df.where(missing), always=True)
+        pinned = stamp.pin(work.tables.spark, df.where(is_unnumbered), always=True)
         counted = stamp.count(pinned, columns, digest=False)
         if counted.rows == 0:
             return 0
@@ -146,9 +151,9 @@ def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGrou
                 stamped = stamp.stamp(pinned, columns, block.head.rows, counted, by)
                 files = rewrite.write(work.tables, group, stamped)
                 stamp.check_staged(new_files(work.tables.java, group.table, files), block.head.rows, counted)
-                kept = df.where(~missing)
-                if not kept.isEmpty():
-                    files = [*files, *rewrite.write(work.tables, group, kept)]
+                numbered = df.where(~is_unnumbered)
+                if not numbered.isEmpty():
+                    files = [*files, *rewrite.write(work.tables, group, numbered)]
                 rewrite.check_rows(group, files, read=live)
                 work.ledger.write_right.obtain()
                 work.ledger.write_right.check()  # this commit is the commit point of an adopted block

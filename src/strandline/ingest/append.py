@@ -1,6 +1,6 @@
 """The only way into a table: `prepare` checks and counts a batch, `commit` reserves, stamps, stages and publishes it.
 
-Between the two the caller may check the counts and refuse the batch.
+In between, the caller may check the counts and refuse the batch.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Appended:
     batch_id: str
     rows: SeqRange | None  # None for an empty batch, which has no block
     row_count: int
-    duplicate: bool  # the batch was ingested before: this is the first outcome
+    duplicate: bool  # the batch was ingested before, and this is the outcome of that time
     rejected: int
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A batch that was checked against its table and counted. Nothing durable has happened."""
+    """A batch that was checked against its table and counted. No durable step has been taken."""
 
     dataset: Dataset
     batch_id: str
@@ -81,10 +81,10 @@ def prepare(
     shard: int | None = None,
     count: Callable[[], list[stamp.PartitionCount]] | None = None,
 ) -> Prepared:
-    """Checks and counts a batch. A batch id that is used again must come with the same rows, unless `same_content` is
-    False: then the id alone decides. `rejects` names columns that describe rows which do not fit; such rows are counted
-    and never written. Without a `shard` of the dataset, the batch id decides which one it is. `count` counts the
-    partitions of the frame, if its source does that in less time than Spark."""
+    """Checks and counts a batch. If `same_content` is set, a batch id that is used again must come with the same rows;
+    otherwise the id alone decides. `rejects` names the columns that describe rows that do not fit: such rows are
+    counted and never written. If `shard` is None, the batch id decides the dataset's shard. `count` counts the
+    partitions of the frame, if its source can do that faster than Spark."""
     _check_shard(dataset, shard)
     check_table(work.ledger, work.tables, work.lake, dataset)
     columns = check_columns(work, dataset, df, rejects)
@@ -93,10 +93,10 @@ def prepare(
         raise SchemaError("a batch id must not be empty")
     check_text("the batch id", name, BATCH_ID_BYTES_MAX)
     same_content = batch_id is not None and same_content
-    known = work.ledger.query(blocks.of_batch, dataset.id, name) if same_content else None
+    earlier = work.ledger.query(blocks.of_batch, dataset.id, name) if same_content else None
     pinned = stamp.pin(work.tables.spark, df, rejects=rejects)
     # A repeat is only compared. For other batches, the digest is taken while the rows are written.
-    is_repeat = known is not None and known.head.digest is not None
+    is_repeat = earlier is not None and earlier.head.digest is not None
     if count is None or is_repeat:
         counted = stamp.count(pinned, columns, digest=is_repeat)
     else:
@@ -111,7 +111,7 @@ def _check_shard(dataset: Dataset, shard: int | None) -> None:
     if shard is not None and shard not in own:
         raise UsageError(
             f"{dataset.name} has no shard {shard}",
-            hint=f"Its shards: {shard_span(own)}. Without one, the batch id decides.",
+            hint=f"Its shards: {shard_span(own)}. If none is given, the batch id decides.",
         )
 
 
@@ -125,8 +125,9 @@ def commit(
 ) -> Appended:
     """Appends all rows of the batch once, or none. Returns when the rows are published and recorded.
 
-    A batch of `received` bodies gets a block only while it has not ended in the ledger (`BatchEnded`). `last_check` is
-    called when the rows are staged and nothing is committed; if it raises, the batch is abandoned."""
+    A batch of `received` bodies gets a block only while it has not ended in the ledger (otherwise raises BatchEnded).
+    `last_check` is called after the rows are staged and before the commit point. If it raises, the batch is
+    abandoned."""
     name, counted = batch.batch_id, batch.counted
     if counted.rows == 0:
         return Appended(name, None, 0, duplicate=False, rejected=counted.rejected)
@@ -147,42 +148,43 @@ def commit(
     return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
 
 
-def _check_same_rows(known: Published, batch: Prepared) -> None:
+def _check_same_rows(earlier: Published, batch: Prepared) -> None:
     """Raises BatchConflict if the batch was ingested with other rows, perhaps while these were counted."""
     if batch.same_content:
         digest = batch.counted.digest
-        if digest is None and known.head.digest is not None:
+        if digest is None and earlier.head.digest is not None:
             digest = stamp.count(batch.source, batch.columns, digest=True).digest
-        blocks.check_same_batch(known, digest)
+        blocks.check_same_batch(earlier, digest)
 
 
 def check_columns(
     work: IngestContext, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None
 ) -> list[str]:
-    """The dataset's columns in its order. Raises SchemaError unless the frame has the required ones and no others."""
+    """The columns of the frame that the dataset has, in the dataset's order. Raises SchemaError if a required column is
+    missing, or the dataset does not have one."""
     fields = column_fields(work, dataset).fields
-    beside = () if rejects is None else rejects.columns
-    given = [f.name for f in df.schema.fields if f.name not in beside]
+    about_rejects = () if rejects is None else rejects.columns
+    given = [f.name for f in df.schema.fields if f.name not in about_rejects]
     if ours := [n for n in given if is_reserved(n)]:
         raise SchemaError(
             f"the rows have a column {ours[0]!r}, which is Strandline's own",
-            hint="Rename or drop it; ingest gives each row its sequence number.",
+            hint="Rename or drop it. Ingest gives each row its sequence number.",
         )
-    known = {f.name for f in fields}
-    if unknown := [n for n in given if n not in known]:
+    names = {f.name for f in fields}
+    if unknown := [n for n in given if n not in names]:
         raise SchemaError(
             f"{dataset.name} has no column {unknown[0]!r}",
-            hint=f"Its columns: {', '.join(sorted(known))}. Add one with `strandline dataset alter`.",
+            hint=f"Its columns: {', '.join(sorted(names))}. Add one with `strandline dataset alter`.",
         )
     if missing := [f.name for f in fields if f.name not in given and not f.nullable]:
         raise SchemaError(f"the rows lack the required column {missing[0]!r}")
     if len(set(given)) != len(given):
-        raise SchemaError("the rows have two columns of one name")
+        raise SchemaError("the rows have two columns of the same name")
     return [f.name for f in fields if f.name in given]
 
 
 def _reserve(work: IngestContext, dataset: Dataset, wanted: blocks.NewBlock) -> Reserved | Published:
-    """A new block, or the outcome of the block that already has this batch. Waits for that one if it is in progress."""
+    """A new block, or the outcome of the block that already has this batch. Waits while that block is in progress."""
     while True:
         block, new = reserve_above_foreign(work, dataset, wanted)
         if new and isinstance(block, Reserved):
@@ -192,14 +194,16 @@ def _reserve(work: IngestContext, dataset: Dataset, wanted: blocks.NewBlock) -> 
 
 
 def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Published | None:
+    """Settles the block that already has the batch. None if the batch must be tried again, because that block was
+    abandoned or is still in progress."""
     match block:
         case Published():
             return block
         case Staged():
             return publish_staged(work, dataset, block)
         case Reserved() if block.lease_until > utc_now():
-            check_not_called_off()  # no block is reserved for this call yet
-            time.sleep(0.2)  # its writer is alive: wait for its outcome
+            check_not_called_off()  # this call has not reserved a block yet
+            time.sleep(0.2)  # the block's writer is alive: wait for the outcome
         case Reserved():
             with_resync(work, lambda: recover_reserved(work, dataset, block, Recovered()))
         case Abandoned():
@@ -233,7 +237,8 @@ def _write(
 def _write_rows(
     work: IngestContext, block: Reserved, batch: Prepared, stamped: DataFrame
 ) -> tuple[WrittenRows, str | None]:
-    """Writes the files of the batch. Also returns their digest, if it is needed and the ledger does not have it."""
+    """Writes the files of the batch. Also returns the digest of the rows, if it is needed and the ledger does not have
+    it."""
     observed = ObservedDigest(stamped) if batch.same_content and block.head.digest is None else None
     written = write_rows(work.tables, batch.dataset.name, stamped if observed is None else observed.frame)
     try:
@@ -247,8 +252,8 @@ def _write_rows(
 
 
 def _give_up(work: IngestContext, dataset: Dataset, block: Reserved, why: StrandlineError) -> bool:
-    """Abandons the block of a batch that failed before its commit point, without waiting for the lease to expire. False
-    if another process has taken the block. If the ledger does not answer, recovery does it later."""
+    """Abandons the block of a batch that failed before its commit point, so that nobody waits for the lease to expire.
+    False if another process has taken the block. If the ledger does not answer, recovery abandons it later."""
     try:
         if not with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, block, why.message[:500])):
             return False

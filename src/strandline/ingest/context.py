@@ -1,4 +1,4 @@
-"""What the steps of ingest share."""
+"""The state that all steps of ingest share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from strandline.ledger.witness import Witness
 
 
 class SinkRecords(Protocol):
-    """What sinks report of themselves, for a restored ledger. `deliver/sink_records.SinkInquiry` implements it."""
+    """The records at the sinks' destinations, for a restored ledger. `deliver/sink_records.SinkInquiry` implements
+    it."""
 
     def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
-        """The highest watermark that a sink of the dataset has."""
+        """The highest watermark in the records of the dataset's sinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,17 @@ class IngestContext:
     shards: dict[DatasetId, tuple[ShardId, int]] = field(default_factory=dict, repr=False)  # by dataset: first, count
 
     def wap(self, head: BlockHead) -> WapId:
-        """The block's wap id. It names the shard only if the writer chose it: a resync then reads it from there."""
-        routed = self._routed(head)
+        """The block's wap id. It names the shard only if the writer chose it, so that a resync can read it."""
+        routed = self._shard_by_batch_id(head)
         return WapId(self.lake, head.rows, head.digest, head.batch_id, None if head.shard == routed else head.shard)
 
-    def _routed(self, head: BlockHead) -> ShardId | None:
+    def _shard_by_batch_id(self, head: BlockHead) -> ShardId | None:
         if head.kind is not BlockKind.BATCH:
             return head.shard
-        if head.dataset not in self.shards:  # they never change
+        if head.dataset not in self.shards:  # a dataset's shards never change
             self.shards.update((d.id, (d.first_shard, d.shards)) for d in self.ledger.query(datasets.list_datasets))
-        known = self.shards.get(head.dataset)
-        return head.shard if known is None else route(head.batch_id, *known)
+        first_and_count = self.shards.get(head.dataset)
+        return head.shard if first_and_count is None else route(head.batch_id, *first_and_count)
 
     def renewed(self, block: Reserved) -> AbstractContextManager[Heartbeat]:
         """Renews the block's lease while its writer works."""

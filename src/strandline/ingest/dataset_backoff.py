@@ -1,4 +1,4 @@
-"""Backoff for datasets with which an attempt failed: the longer the attempt took, the later the next one."""
+"""Backoff for datasets of which an attempt failed: the longer the attempt took, the longer the wait before the next."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 from strandline.core.types import DatasetId, DatasetUuid
 
 WAIT_FACTOR = 20  # a dataset that always fails then takes at most 5 % of a process's time
-WAIT_SECONDS_MAX = 600  # the cause may end soon: storage was unavailable for a while
+WAIT_SECONDS_MAX = 600  # the cause may end soon, for example if storage was unavailable for a while
 
 Id = TypeVar("Id", DatasetId, DatasetUuid)
 
 
 class DatasetBackoff(Generic[Id]):
-    """`wait_seconds_min`: after each failure, however quick it was."""
+    """`wait_seconds_min` is the shortest wait after a failure."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, wait_seconds_min: float = 0) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class DatasetBackoff(Generic[Id]):
         return {id for id, until in self._until.copy().items() if now < until}
 
     def failed(self, id: Id, started_at: float) -> None:
-        """Notes that an attempt which began at `started_at` has failed now."""
+        """Records that an attempt that began at `started_at` has failed now."""
         now = self._clock()
         self._until[id] = now + max(self._wait_seconds_min, min(WAIT_FACTOR * (now - started_at), WAIT_SECONDS_MAX))
 

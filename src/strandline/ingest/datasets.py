@@ -1,5 +1,5 @@
-"""Creates, alters and drops datasets: a table in the catalog and its row in the ledger, in an order that survives a
-crash between the two. No JVM is needed.
+"""Creates, alters and drops datasets. A dataset is a table in the catalog and a row in the ledger, which are changed in
+an order that survives a crash between the two. No JVM is needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class SpooledBodies(Protocol):
     """The bodies in a receiver's spool. `receive/spool.Spool` implements it."""
 
     def bodies(self, table_uuid: str) -> Sequence[tuple[str, datetime]]:
-        """Their names, and when they were written, also of bodies that the ledger does not know."""
+        """The names of a table's bodies, and when they were written. Bodies that the ledger does not know are
+        included."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class DatasetAdmin:
         partition_by: str | None,
         shards: int = 1,
     ) -> Dataset:
-        """Creates the table first, then the ledger's row: after a crash in between, the table can be found by its
-        lake."""
+        """Creates the table first, then the ledger's row. After a crash in between, `_table_of_crashed_create` finds
+        the table."""
         from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
         from strandline.iceberg.metadata.table_metadata import followed_properties
 
@@ -66,10 +67,10 @@ class DatasetAdmin:
             raise UsageError(f"a dataset has 1 to {SHARDS_MAX} shards, not {shards}")
         with self.ledger.read() as connection:
             if datasets.find(connection, name) is not None:
-                raise RefusedError(f"there is a dataset named {name} already")
+                raise RefusedError(f"a dataset named {name} exists already")
             epoch, first = sequence.read(connection).epoch, datasets.next_shard(connection)
             following = [f.name for f in followers.of_name(connection, name)]
-        if (table := self._left_over(name, columns, deliver_by, shards)) is None:
+        if (table := self._table_of_crashed_create(name, columns, deliver_by, shards)) is None:
             identity = DatasetIdentity(DatasetUuid(str(uuid.uuid4())), first, shards)
             table = self.catalog.create_dataset_table(
                 name, columns, lake_id=self.lake_id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by,
@@ -81,16 +82,18 @@ class DatasetAdmin:
         with self.ledger.write() as connection:
             audit.record(connection, Event.DATASET_CREATED, dataset=name, table=table_uuid, deliver_by=list(deliver_by))
             own = unused_identity(connection, identity)
-            made = datasets.add(
+            dataset = datasets.add(
                 connection, name=name, table_uuid=table_uuid, deliver_by=tuple(deliver_by), uuid=own.uuid,
                 first_shard=own.first_shard, shards=shards,
             )  # fmt: skip
         if own != identity:
             self.catalog.set_properties(name, own.to_properties())
-        return made
+        return dataset
 
-    def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str], shards: int) -> Table | None:
-        """The table of a `create` that died before it wrote to the ledger, if it is the same and empty."""
+    def _table_of_crashed_create(
+        self, name: str, columns: Sequence[Column], deliver_by: Sequence[str], shards: int
+    ) -> Table | None:
+        """The table of a `create` that died before it wrote to the ledger, if it has the same columns and is empty."""
         from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
         from strandline.iceberg.metadata.table_metadata import DELIVER_BY_PROPERTY, LAKE_PROPERTY
         from strandline.iceberg.pyiceberg.schema import user_columns
@@ -98,16 +101,16 @@ class DatasetAdmin:
         if not self.catalog.exists(name):
             return None
         table = self.catalog.load(name)
-        same = user_columns(table.schema()) == tuple(columns)
-        same = same and table.properties.get(DELIVER_BY_PROPERTY) == json.dumps(list(deliver_by))
+        is_same = user_columns(table.schema()) == tuple(columns)
+        is_same = is_same and table.properties.get(DELIVER_BY_PROPERTY) == json.dumps(list(deliver_by))
         identity = DatasetIdentity.parse(table.properties, str(table.metadata.table_uuid))
-        same = same and identity.shards == shards
-        if table.properties.get(LAKE_PROPERTY) == self.lake_id and table.current_snapshot() is None and same:
+        is_same = is_same and identity.shards == shards
+        if table.properties.get(LAKE_PROPERTY) == self.lake_id and table.current_snapshot() is None and is_same:
             return table
         return None
 
     def alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> TableDescription:
-        """Returns the table as it is then."""
+        """Alters the table, and returns it as it is then."""
         from strandline.iceberg.pyiceberg.schema import describe
 
         altered = self.catalog.alter(dataset.name, alterations)
@@ -115,12 +118,12 @@ class DatasetAdmin:
             audit.record(connection, Event.DATASET_ALTERED, dataset=dataset.name, changes=[str(a) for a in alterations])
         return describe(altered)
 
-    def would_alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> TableDescription:
-        """The table as `alter` would leave it; changes nothing."""
-        return self.catalog.would_alter(dataset.name, alterations)
+    def preview_alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> TableDescription:
+        """The table as `alter` would leave it. Changes nothing."""
+        return self.catalog.preview_alter(dataset.name, alterations)
 
     def check_drop(self, dataset: Dataset) -> None:
-        """Makes the checks of `drop`; changes nothing."""
+        """Makes the checks of `drop`. Changes nothing."""
         if self._is_only_here(dataset):
             return
         spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
@@ -129,13 +132,14 @@ class DatasetAdmin:
             _check_recorded(connection, dataset, spooled)
 
     def drop(self, dataset: Dataset) -> None:
-        """Removes the dataset from catalog and ledger; its files stay, and its sequence numbers are not used again.
-        Marks the dataset first, so that a change after the checks is refused. Drops the table inside the transaction,
-        so that a drop that died can be repeated."""
+        """Removes the dataset from catalog and ledger. Its files stay, and its sequence numbers are not used again. The
+        dataset is marked first, so that a change after the checks is refused. The table is dropped inside the
+        transaction, so that a drop that died can be repeated."""
         if self._is_only_here(dataset):
-            self._drop_what_is_only_here(dataset)
+            self._drop_only_here(dataset)
             return
-        # Listed before the ledger is locked. A later body is recorded before it is answered, or refused.
+        # The spool is listed before the ledger is locked. A body that comes later is recorded before it is answered, or
+        # it is refused.
         spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
         with self.ledger.write() as connection:
             if not datasets.mark_dropped(connection, dataset.id):
@@ -153,12 +157,12 @@ class DatasetAdmin:
     def _is_only_here(self, dataset: Dataset) -> bool:
         return self.ledger.query(sites.is_only_here, dataset.id)
 
-    def _drop_what_is_only_here(self, dataset: Dataset) -> None:
-        """Drops a dataset that only this site has: its open blocks and sinks do not matter, and `rejoin` has copied its
+    def _drop_only_here(self, dataset: Dataset) -> None:
+        """Drops a dataset that only this site has. Its open blocks and sinks do not matter, and `rejoin` has copied its
         bodies to files."""
         with self.ledger.write() as connection:
             if not sites.is_only_here(connection, dataset.id):
-                raise RefusedError(f"{dataset.name} is replicated from the leader by now")
+                raise RefusedError(f"{dataset.name} is now replicated from the leader")
             if not datasets.mark_dropped(connection, dataset.id):
                 raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")
             for sink in sinks.of_dataset(connection, dataset.id):
@@ -167,13 +171,14 @@ class DatasetAdmin:
             self._forget(connection, dataset)
 
 
-def unused_identity(connection: Connection, found: DatasetIdentity) -> DatasetIdentity:
-    """The id and shards that a table records, except those that another dataset of the ledger has, or had before it was
-    dropped: it took them meanwhile, or the table was copied with its properties. A ledger that is created again keeps
-    those of an earlier leader, because followers know the dataset by them."""
-    taken = datasets.is_known_id(connection, found.uuid)
-    id = DatasetUuid(str(uuid.uuid4())) if taken else found.uuid
-    return replace(found, uuid=id, first_shard=datasets.free_shard(connection, found.first_shard, found.shards))
+def unused_identity(connection: Connection, recorded: DatasetIdentity) -> DatasetIdentity:
+    """The id and shards that a table records. They are replaced if another dataset of the ledger has or had them: it
+    took them meanwhile, or the table was copied with its properties. Otherwise they stay, also in a ledger that is
+    created again, because followers know the dataset by them."""
+    is_taken = datasets.is_known_id(connection, recorded.uuid)
+    id = DatasetUuid(str(uuid.uuid4())) if is_taken else recorded.uuid
+    first_shard = datasets.free_shard(connection, recorded.first_shard, recorded.shards)
+    return replace(recorded, uuid=id, first_shard=first_shard)
 
 
 def _check_unused(connection: Connection, dataset: Dataset) -> None:
@@ -182,12 +187,12 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
             f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
             hint="Remove its sinks first: `strandline sink remove NAME`.",
         )
-    # A dataset that was never resynced, because its table cannot be read, can be dropped.
+    # A recovered block is no obstacle: a postponed dataset, whose table cannot be read, can be dropped.
     still_open = blocks.open_blocks(connection, dataset.id)
     if still_open := [b for b in still_open if b.head.offered or b.head.kind is not BlockKind.RECOVERED]:
         raise RefusedError(
             f"{dataset.name} has {plural(len(still_open), 'open block')}",
-            hint="Let them settle first: `strandline status` shows them.",
+            hint="Wait until they are settled: `strandline status` shows them.",
         )
     waiting = next((w for w in receive_report.report(connection) if w.dataset == dataset.id), None)
     if waiting is not None and waiting.to_ingest.bodies:
@@ -198,17 +203,17 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
     if waiting is not None:
         raise RefusedError(
             f"{dataset.name}: {plural(waiting.set_aside.rows, 'received row', 'is')} set aside",
-            hint="Give them up first (`strandline spool discard`), or mend the table and replay them.",
+            hint="Discard them first (`strandline spool discard`), or repair the table and replay them.",
         )
 
 
 def _check_recorded(connection: Connection, dataset: Dataset, spooled: Collection[str]) -> None:
-    """Raises RefusedError if the spool has bodies that the ledger does not know: they were acknowledged after a
-    restored copy was made, and after a drop no receiver would record them."""
+    """Raises RefusedError if the spool has bodies that the ledger does not know. They were acknowledged after the copy
+    was made from which the ledger was restored. Once the dataset is dropped, no receiver would record them."""
     if unknown := set(spooled) - spool_files.spooled(connection, spooled):
         raise RefusedError(
-            f"{dataset.name}: {plural(len(unknown), 'body', 'lies')} in the spool that the ledger does not know, "
-            "though a sender may have got a 202 for its rows",
+            f"{dataset.name}: {plural(len(unknown), 'body', 'is')} in the spool and not in the ledger, and a sender "
+            "may have got a 202 for its rows",
             hint="Run `strandline receive` to record and ingest them. `strandline spool list` names bodies that "
-            "cannot be recorded, and `strandline spool discard --unrecorded` gives them up.",
+            "cannot be recorded, and `strandline spool discard --unrecorded` discards them.",
         )

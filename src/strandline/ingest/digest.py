@@ -1,4 +1,4 @@
-"""The digest of a batch: over its original rows, independent of their order. Computed by Spark expressions only.
+"""The digest of a batch's original rows. It does not depend on their order, and is computed by Spark expressions only.
 
 It is taken while the rows are written (docs/adr/0082), or in a pass of its own if the batch may be a repeat.
 """
@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from strandline.core.types import INTERNAL_COLUMNS
 from strandline.iceberg.metadata.identifier import quoted
 
-_OBSERVED_SECONDS_MAX = 60.0  # Spark reports observed values soon after the job; never, if the event was lost
+_OBSERVED_SECONDS_MAX = 60.0  # Spark reports observed values soon after the job, or never if the event was lost
 
 
 class ObservedDigest:
@@ -30,19 +30,20 @@ class ObservedDigest:
         self.frame = rows.observe(self._observation, F.count(F.lit(1)).alias("rows"), *digest_measures(fields))
 
     def read(self) -> str | None:
-        """Call this after the job. None if Spark does not report the values."""
-        found: list[Mapping[str, Any]] = []
-        asking = threading.Thread(target=lambda: found.append(self._observation.get), daemon=True)
-        asking.start()
-        asking.join(_OBSERVED_SECONDS_MAX)
-        return sums_text(found, found[0]["rows"]) if found else None
+        """The digest. Call this after the job. None if Spark does not report the values."""
+        observed: list[Mapping[str, Any]] = []
+        waiting = threading.Thread(target=lambda: observed.append(self._observation.get), daemon=True)
+        waiting.start()
+        waiting.join(_OBSERVED_SECONDS_MAX)
+        return sums_text(observed, observed[0]["rows"]) if observed else None
 
 
 HALVES = ("low1", "high1", "low2", "high2")
 
 
 def digest_measures(fields: Sequence[T.StructField], fits: Column | None = None) -> list[Column]:
-    """Four sums, named as `HALVES`, that do not depend on the order of rows. `fits`: which rows count; None: all."""
+    """Four sums, named as in `HALVES`, that do not depend on the order of rows. `fits` tells which rows count; None:
+    all."""
     values = [part for f in sorted(fields, key=lambda f: f.name) for part in _named_value(f)]
     measures = []
     for seed in (1, 2):
@@ -61,7 +62,7 @@ def _named_value(field: T.StructField) -> list[Column]:
     value = F.col(quoted(field.name))
     if isinstance(field.dataType, T.StructType | T.ArrayType | T.MapType | T.VariantType):
         return [F.when(value.isNotNull(), F.struct(F.lit(field.name), hashable(value, field.dataType)))]
-    # The same hash as of the struct, whose fields are hashed one by one. Building structs takes longer than hashing.
+    # Gives the same hash as the struct, whose fields are hashed one by one. Building structs takes longer than hashing.
     is_null = value.isNull()
     nothing = F.lit(None)
     return [
@@ -77,8 +78,8 @@ def digest_text(halves: Sequence[int], rows: int) -> str:
 
 
 def hashable(value: Column, kind: T.DataType) -> Column:
-    """Hash functions skip nulls, do not see where a list ends, and refuse maps. So nulls and lengths of lists are
-    explicit, and maps are sorted by key."""
+    """The value in a form that can be hashed. Hash functions skip nulls, do not see where a list ends, and refuse maps.
+    So nulls and the lengths of lists are explicit, and maps are sorted by key."""
     size: list[Column] = []
     match kind:
         case T.StructType():
@@ -104,7 +105,7 @@ def hashable(value: Column, kind: T.DataType) -> Column:
 
 
 def _plain(value: Column, kind: T.DataType) -> Column:
-    """A value of a type without parts."""
+    """A value of a type that is not nested."""
     match kind:
         case T.IntegerType() | T.ShortType() | T.ByteType():
             return value.cast("long")  # the same after the column was widened
@@ -116,6 +117,6 @@ def _plain(value: Column, kind: T.DataType) -> Column:
             return value
 
 
-def sums_text(found: Sequence[Mapping[str, Any]], rows: int) -> str:
+def sums_text(parts: Sequence[Mapping[str, Any]], rows: int) -> str:
     """The digest from the measures of all parts of the batch."""
-    return digest_text([sum(part[name] or 0 for part in found) for name in HALVES], rows)
+    return digest_text([sum(part[name] or 0 for part in parts) for name in HALVES], rows)

@@ -1,4 +1,4 @@
-"""`lake.ingestion`: append, ingest, adoption, and recovery, which all other stages rely on."""
+"""`lake.ingestion`: append, ingest, adoption and recovery. All other stages rely on recovery."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTLE_AGAIN_SECONDS = 60  # before the next recovery, if the last one could not
 
 
 class Ingestion:
-    """Starts Spark when needed. Before it is used for anything else, resyncs the ledger (if it is behind its witness),
+    """Starts Spark when it is needed. Before any other use of Spark, resyncs the ledger if it is behind its witness,
     and settles the blocks of dead writers."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Ingestion:
         self._settling = threading.RLock()
         self._settled = False
         self._settle_again_at: float | None = None  # if the last recovery left a dataset
-        self._again = threading.Lock()  # only the thread that has it recovers again; no other thread waits for it
+        self._again = threading.Lock()  # held by the thread that recovers again; no other thread waits for it
         self._recovering: set[int] = set()  # threads inside recovery: they get tables that are not settled yet
 
     @property
@@ -68,7 +68,7 @@ class Ingestion:
             return context
         with holding(self._settling):
             if not self._settled:
-                with suppress(WitnessUnreadable):  # reading works without; holding a sequence number raises it again
+                with suppress(WitnessUnreadable):  # reading works without the witness; reserving a block raises it
                     self.recover()
         if self._is_due_again():
             with suppress(WitnessUnreadable):
@@ -79,8 +79,8 @@ class Ingestion:
         return self._settle_again_at is not None and time.monotonic() >= self._settle_again_at
 
     def _recover_again(self) -> None:
-        """Tries datasets that could not be settled before. One thread does it; the others continue, and get an error if
-        they use such a dataset."""
+        """Tries again the datasets that could not be settled. One thread does it. The others continue, and get an error
+        if they use such a dataset."""
         if self._again.acquire(blocking=False):
             try:
                 self.recover()
@@ -88,7 +88,7 @@ class Ingestion:
                 self._again.release()
 
     def recover(self, *, now: bool = False) -> Recovered:
-        """Settles the blocks of dead writers; resyncs the ledger first if it is behind its witness. A dataset that
+        """Settles the blocks of dead writers. First resyncs the ledger if it is behind its witness. A dataset that
         failed a short while ago is tried again only if `now` is set. Raises CalledOff."""
         from strandline.ingest.recover import recover
         from strandline.ingest.resync.postponed import resync_postponed
@@ -111,8 +111,8 @@ class Ingestion:
         try:
             highest = self._witness.read().highest
         except WitnessUnreadable:
-            self._ledger.query(sequence.read)  # raises LedgerMoved for a lake that is elsewhere now
-            return  # holding a sequence number raises it again
+            self._ledger.query(sequence.read)  # raises LedgerMoved for a lake that has moved
+            return  # reading works without the witness; reserving a block raises it
         with self._ledger.read() as connection:
             behind = sequence.read(connection).last != highest
             postponed = bool(restored_blocks.postponed(connection))
@@ -122,7 +122,7 @@ class Ingestion:
             self._recover_again()
 
     def resync_ledger(self, *, rebuild: bool) -> Resynced | None:
-        """None if witness and counter agree, as they nearly always do."""
+        """Resyncs the ledger. None if witness and counter agree, as they nearly always do."""
         from strandline.ingest.resync.run import resync_ledger
 
         with self._recovers(), called_off_by():
@@ -141,7 +141,7 @@ class Ingestion:
             self._recovering.discard(this)
 
     def void_block(self, lo: int, reason: str) -> None:
-        """Gives up a staged block that cannot be published, by a person's decision. If it can be published, publishes
+        """Voids a staged block that cannot be published, because a person decided so. If it can be published, publishes
         it and raises RefusedError."""
         from strandline.ingest.resync.run import with_resync
         from strandline.ingest.settle import void_staged
@@ -149,16 +149,16 @@ class Ingestion:
         with self._ledger.read() as connection:
             if any(b.head.rows.lo == lo and b.head.offered for b in blocks.open_blocks(connection)):
                 raise RefusedError(
-                    f"the block that begins at {lo} comes from the leader, and a follower has no blocks to void",
-                    hint="`strandline follow` applies a block again that cannot be published.",
+                    f"the block that begins at {lo} comes from the leader, and a follower's blocks cannot be voided",
+                    hint="If such a block cannot be published, `strandline follow` applies it again.",
                 )
             own = (b for b in blocks.open_blocks(connection) if b.head.rows.lo == lo and not b.head.offered)
-            found = next(own, None)
-            named = {d.id: d for d in datasets.list_datasets(connection)}
-        if not isinstance(found, Staged) or found.head.dataset not in named:
+            block = next(own, None)
+            by_id = {d.id: d for d in datasets.list_datasets(connection)}
+        if not isinstance(block, Staged) or block.head.dataset not in by_id:
             raise RefusedError(f"no staged block begins at {lo}", hint="`strandline status` shows the open blocks.")
-        context, target = self.unsettled_context, named[found.head.dataset]
-        with_resync(context, lambda: void_staged(context, target, found, reason))
+        context, target = self.unsettled_context, by_id[block.head.dataset]
+        with_resync(context, lambda: void_staged(context, target, block, reason))
 
     def append(
         self,
@@ -183,11 +183,11 @@ class Ingestion:
         return done
 
     def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Appended:
-        """A batch of received bodies: its id alone decides whether it is a repeat."""
+        """Appends a batch of received bodies. Its id alone decides whether it is a repeat."""
         return self.append(dataset, df, batch_id, same_content=False, received=True, last_check=last_check)
 
     def ingest(self, dataset: str, paths: Sequence[Path], options: IngestOptions) -> list[FileOutcome]:
-        """Settles the blocks of dead writers first, if Spark has to start at all."""
+        """Ingests the files. If Spark is needed, first settles the blocks of dead writers."""
         from strandline.ingest.ingest_files import ingest_files
 
         def ready() -> IngestContext:
@@ -200,7 +200,7 @@ class Ingestion:
         return outcomes
 
     def number(self, dataset: Dataset, on_step: Callable[[int, int], None] | None = None) -> NumberedRows:
-        """Gives a sequence number to every unnumbered row of an adopted table."""
+        """Gives sequence numbers to all unnumbered rows of an adopted table."""
         from strandline.ingest.adopt import number_rows
 
         done = number_rows(self.context, dataset, on_step=on_step)

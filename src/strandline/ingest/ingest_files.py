@@ -1,9 +1,9 @@
 """Ingests files: finds the batch of each file, skips batches that were ingested before, and ingests the rest in
 parallel.
 
-Without a batch id, each file is a batch, and the hash of its bytes is the id: ingesting it again changes nothing. The
-ledger is read before Spark starts, so a repeated ingest costs a hash and one query. For the same reason, this module
-imports Spark only where it needs it.
+If no batch id is given, each file is a batch, and the hash of its bytes is the batch id, so ingesting it again changes
+nothing. The ledger is read before Spark starts, so a repeated ingest costs a hash and one query. For the same reason,
+this module imports Spark only where it needs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.core.text.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.core.types import Dataset, Published, SeqRange
 from strandline.ingest.reject_file import check_rejects, find_rejects, first_reasons, rejects_path, write_reject_file
 from strandline.ingest.sources.identify import SourceFile, file_batch_id, identify
-from strandline.ingest.sources.positions import Positions, watched
+from strandline.ingest.sources.positions import Positions, watch_positions
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from strandline.ingest.context import IngestContext
 
 FileProgress = Callable[[Path, str, int | None], None]  # file, current step, rows if known; called from many threads
-FileBytes = Callable[[Path, int, int], None]  # file, bytes that the current step has read, bytes in all
+FileBytes = Callable[[Path, int, int], None]  # file, bytes that the current step has read, bytes in total
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -45,12 +45,13 @@ class FileOutcome:
     batch_id: str | None  # None if the file could not even be read
     rows: int  # rows of the batch in the dataset, ingested now or before
     range: SeqRange | None
-    rejected: int | None  # None for a duplicate: rows that were rejected then are not counted again
+    rejected: int | None  # None for a duplicate, whose rejected rows are not counted again
     rejects_path: Path | None
     duplicate: bool
     seconds: float
     error: StrandlineError | None
-    # Columns that no file of the batch has: null in all rows. JSON lines have a column if a row has a value in it.
+    # Columns that no file of the batch has, so that they are null in all rows. JSON lines have a column if a row has a
+    # value in it.
     absent: tuple[str, ...] = ()
 
     @property
@@ -76,8 +77,8 @@ class IngestOptions:
         check_text("the batch id", self.batch_id or "", BATCH_ID_BYTES_MAX)
         if self.batch_id is not None and self.again:
             raise UsageError(
-                "--again makes up a batch id, so it does not go with --batch-id",
-                hint="Give the rows another batch id of your own instead.",
+                "--again creates a new batch id, so it cannot be used with --batch-id",
+                hint="Choose another batch id instead.",
             )
 
 
@@ -86,7 +87,7 @@ class _FileBatch:
     sources: tuple[SourceFile, ...]
     batch_id: str
     stamps: tuple[tuple[int, int], ...] = ()  # size and time of each file, taken before its bytes were hashed
-    known: bool = False  # the ledger has its id; whether it has the same rows is known after they are read
+    is_known: bool = False  # the ledger has its id; reading the rows shows whether they are the same
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -104,9 +105,10 @@ def ingest_files(
     paths: Sequence[Path],
     options: IngestOptions,
 ) -> list[FileOutcome]:
-    """The outcome of each file or batch, in the order given: one that fails does not stop the others.
+    """Ingests the files. Returns the outcome of each file or batch, in the order given. If one fails, the others are
+    still ingested.
 
-    `context` starts Spark; it is called once, and only if there is something to ingest."""
+    `context` starts Spark. It is called once, and only if there is something to ingest."""
     if not paths:
         raise UsageError("no file to ingest")
     groups = [(p,) for p in paths] if options.batch_id is None else [tuple(paths)]
@@ -131,8 +133,9 @@ def ingest_files(
 
 
 def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
+    """The size and modification time of each file."""
     try:
-        return tuple((found.st_size, found.st_mtime_ns) for found in (p.stat() for p in paths))
+        return tuple((stat.st_size, stat.st_mtime_ns) for stat in (p.stat() for p in paths))
     except OSError as e:
         raise InputError(f"{e.filename} cannot be read: {e.strerror}") from e
 
@@ -140,9 +143,7 @@ def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
 def _check_unchanged(batch: _FileBatch) -> None:
     """Raises InputError if a file has changed: its rows must be those whose bytes were hashed for the batch id."""
     if _stamps(batch.paths) != batch.stamps:
-        raise InputError(
-            f"{batch.paths[0]} changed while it was read", hint="Ingest a file when nobody writes to it any more."
-        )
+        raise InputError(f"{batch.paths[0]} changed while it was read", hint="Ingest a file only when it is complete.")
 
 
 def _in_parallel(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_T], _R]) -> list[_R]:
@@ -150,7 +151,7 @@ def _in_parallel(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_
     try:
         return [f.result() for f in futures]
     except BaseException:
-        for future in futures:  # interrupted: files that have not begun are not started
+        for future in futures:  # interrupted: do not begin further files
             future.cancel()
         raise
 
@@ -158,10 +159,10 @@ def _in_parallel(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_
 def _plan(
     ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: IngestOptions
 ) -> _FileBatch | FileOutcome:
-    """The batch to ingest, or the outcome if it is known without Spark."""
+    """The batch to ingest, or its outcome if Spark is not needed to know it."""
     began = time.monotonic()
     try:
-        options.progress(paths[0], "looking", None)
+        options.progress(paths[0], "checking", None)
         sources = tuple(identify(p, options.format) for p in paths)
         stamps = _stamps(paths)
         batch = _FileBatch(sources, options.batch_id or file_batch_id(paths[0]), stamps)
@@ -169,20 +170,20 @@ def _plan(
             batch = replace(batch, batch_id=f"{batch.batch_id}-again-{uuid.uuid4().hex}")
         if all(s.size_bytes == 0 and s.format != "parquet" for s in sources):
             return batch.ended(began)
-        known = ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
+        block = ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
     except StrandlineError as e:
         return FileOutcome(paths, options.batch_id, 0, None, 0, None, False, time.monotonic() - began, e)
     # A batch id that a person chose does not identify the rows: they must be read and compared.
-    if not isinstance(known, Published) or options.batch_id is not None:
+    if not isinstance(block, Published) or options.batch_id is not None:
         options.progress(paths[0], "waiting", None)
-        return replace(batch, known=isinstance(known, Published))
-    rejects, rows = find_rejects(options.rejects_folder, dataset, batch.batch_id), known.row_count or 0
-    found = replace(batch.ended(began), rows=rows, range=known.head.rows, duplicate=True)
-    return replace(found, rejected=None, rejects_path=rejects)
+        return replace(batch, is_known=isinstance(block, Published))
+    rejects, rows = find_rejects(options.rejects_folder, dataset, batch.batch_id), block.row_count or 0
+    outcome = replace(batch.ended(began), rows=rows, range=block.head.rows, duplicate=True)
+    return replace(outcome, rejected=None, rejects_path=rejects)
 
 
 def _ingest(work: IngestContext, dataset: Dataset, batch: _FileBatch, options: IngestOptions) -> FileOutcome:
-    """Never raises: the outcome has the error."""
+    """Ingests the batch. Never raises: the outcome has the error."""
     from strandline.iceberg.session.job_watch import counted_tasks
 
     began = time.monotonic()
@@ -190,7 +191,7 @@ def _ingest(work: IngestContext, dataset: Dataset, batch: _FileBatch, options: I
     try:
         with (
             counted_tasks(work.tables.spark) as share,
-            watched(*_bytes_of(batch, options.on_bytes, share)) as positions,
+            watch_positions(*_bytes_of(batch, options.on_bytes, share)) as positions,
         ):
             outcome = _read_and_append(work, dataset, batch, options, rejects_files, positions)
     except Exception as e:
@@ -201,7 +202,8 @@ def _ingest(work: IngestContext, dataset: Dataset, batch: _FileBatch, options: I
 def _bytes_of(
     batch: _FileBatch, on_bytes: FileBytes | None, share: Callable[[], float]
 ) -> tuple[Callable[[int], None] | None, Callable[[], int]]:
-    """The callback for bytes read, and how many of them Spark has read: for Parquet, the share of finished tasks."""
+    """The callback for bytes read, and a function that returns how many of them Spark has read. For Parquet files, that
+    is the share of finished tasks."""
     by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
     size = sum(s.size_bytes for s in batch.sources)
 
@@ -235,10 +237,10 @@ def _read_and_append(
         options.progress(batch.paths[0], step, rows)
 
     spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
-    found = [read_source(spark, source, fields, positions) for source in batch.sources]
-    frames = [fit_values(rows.frame, view) for rows in found]
+    contents = [read_source(spark, source, fields, positions) for source in batch.sources]
+    frames = [fit_values(rows.frame, view) for rows in contents]
     df = reduce(DataFrame.unionByName, frames)
-    counter = found[0].count if df is found[0].frame else None
+    counter = contents[0].count if df is contents[0].frame else None
     reads = list(zip(batch.sources, frames, strict=True))
     absent = [absent_columns(source, fields) for source in batch.sources]
 
@@ -248,10 +250,10 @@ def _read_and_append(
     if prepared.counted.rejected:
         count, folder = prepared.counted.rejected, options.rejects_folder
         check_rejects(dataset, reads, count, allowed=work.settings.rejects_max, strict=options.strict)
-        if not batch.known:  # a known batch has its reject file, and this may be another batch
-            # The folder is recorded first: a purge for a person who asks to be forgotten searches it.
-            here = RejectFolder(socket.gethostname(), str(folder.absolute()))
-            reject_folders.note(work.ledger, dataset.id, here)
+        if not batch.is_known:  # a known batch has its reject file, and this may be another batch with the same id
+            # The folder is recorded first, so that a later purge can search its files.
+            location = RejectFolder(socket.gethostname(), str(folder.absolute()))
+            reject_folders.note(work.ledger, dataset.id, location)
             rejects_file = rejects_path(folder, dataset, batch.batch_id, batch.paths)
             write_reject_file(reads, rejects_file, count)
             rejects_files.append(rejects_file)
@@ -270,7 +272,7 @@ def _read_and_append(
         ),
     )
     if done.row_count == 0 and done.rejected:
-        # The reject file stays: it shows what this file has.
+        # The reject file stays: it shows what is in this file.
         error = InputRefused(
             f"not one row fits {dataset.name} ({done.rejected:,} rejected): {first_reasons(reads)}",
             hint="Is this the right file, and the right --format?",
@@ -286,8 +288,8 @@ def _explained(error: Exception, batch: _FileBatch) -> StrandlineError:
     if isinstance(error, StrandlineError) and type(error) is not FailedError:
         return error  # it is specific already; only general failures of Spark are translated
     text = str(error)
-    named = next((s for s in batch.sources if str(s.path) in text), batch.sources[0])
-    found = translate(error, named) or explain(error, f"{named.path} cannot be ingested")
-    if found is not error:
-        found.__cause__ = error
-    return found
+    source = next((s for s in batch.sources if str(s.path) in text), batch.sources[0])
+    explained = translate(error, source) or explain(error, f"{source.path} cannot be ingested")
+    if explained is not error:
+        explained.__cause__ = error
+    return explained

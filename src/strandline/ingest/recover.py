@@ -20,7 +20,7 @@ from strandline.ingest.context import IngestContext
 from strandline.ingest.settle import publish_staged
 from strandline.ingest.settle_offered import publish_offered
 from strandline.ingest.stamp import staged_exactly
-from strandline.ingest.table_peek import is_at_rest, peek
+from strandline.ingest.table_peek import needs_no_recovery, peek
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes
 from strandline.ledger.engine import Connection, utc_now
@@ -36,24 +36,24 @@ class Recovered:
     published: list[SeqRange] = field(default_factory=list)
     abandoned: list[SeqRange] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
-    waiting: list[SeqRange] = field(default_factory=list)  # another process has it, or a follower applies it again
+    waiting: list[SeqRange] = field(default_factory=list)  # another process has the block, or a follower applies it
     branches_removed: int = 0
     # datasets that could not be settled, because their tables cannot be read or written
     troubled: list[str] = field(default_factory=list)
 
 
 def recover(work: IngestContext) -> Recovered:
-    """Settles all open blocks, lowest first; a block that cannot be settled does not stop the others. Leaves out
-    datasets that failed a short while ago."""
+    """Settles all open blocks, lowest first. If a block cannot be settled, the others still are. Leaves out datasets
+    that failed a short while ago."""
     report = Recovered()
     with work.ledger.read() as connection:
-        known = datasets.list_datasets(connection)
-        todo = {d.id: blocks.open_blocks(connection, d.id) for d in known}
+        all_datasets = datasets.list_datasets(connection)
+        todo = {d.id: blocks.open_blocks(connection, d.id) for d in all_datasets}
         if not sites.get(connection).leads:
-            todo = {d.id: _blocks_at_a_follower(connection, d, todo[d.id]) for d in known}
-    for dataset in known:
+            todo = {d.id: _blocks_at_a_follower(connection, d, todo[d.id]) for d in all_datasets}
+    for dataset in all_datasets:
         check_not_called_off()
-        if any(found.head.kind is BlockKind.RECOVERED for found in todo[dataset.id]):
+        if any(block.head.kind is BlockKind.RECOVERED for block in todo[dataset.id]):
             report.troubled.append(dataset.name)  # the dataset must be resynced first
             continue
         if work.backoff.is_waiting(dataset.id):
@@ -61,12 +61,12 @@ def recover(work: IngestContext) -> Recovered:
             continue
         started_at = work.backoff.now()
         try:
-            if not _is_at_rest(work, dataset, todo[dataset.id]):
+            if not _needs_no_recovery(work, dataset, todo[dataset.id]):
                 _recover_dataset(work, dataset, todo[dataset.id], report)
         except (ResyncNeeded, failpoints.FailpointError):
             raise
         except Exception as e:  # a damaged table may raise anything; the other datasets are settled
-            check_not_called_off()  # a cancelled job is no failure of the table
+            check_not_called_off()  # a cancelled job is not a failure of the table
             work.backoff.failed(dataset.id, started_at)
             _record_trouble(work, dataset, e, report)
         else:
@@ -78,46 +78,46 @@ def recover(work: IngestContext) -> Recovered:
 def _blocks_at_a_follower(
     connection: Connection, dataset: Dataset, todo: Sequence[Reserved | Staged]
 ) -> list[Reserved | Staged]:
-    """The blocks that recovery settles at a site that does not lead: staged items of its leader. Blocks of its own,
-    from when it led, stay as they are until a cut abandons them. So do blocks that a recorded cut cuts out."""
+    """The blocks that recovery settles at a site that does not lead: staged items of its leader. Blocks from when the
+    site itself led stay open until a cut abandons them. So do blocks that a recorded cut cuts out."""
     if not todo:
         return []
     recorded = [c.at for c in cuts.open_cuts(connection, dataset.id)]
-    left = [b for b in todo if not any(at.cuts_out(b.head) for at in recorded)]
-    return [b for b in left if b.head.offered or b.head.kind is BlockKind.RECOVERED]
+    not_cut_out = [b for b in todo if not any(at.cuts_out(b.head) for at in recorded)]
+    return [b for b in not_cut_out if b.head.offered or b.head.kind is BlockKind.RECOVERED]
 
 
-def _is_at_rest(work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged]) -> bool:
-    """Whether there is nothing to do; then Iceberg need not load the table. Raises at once if its metadata is
-    damaged."""
+def _needs_no_recovery(work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged]) -> bool:
+    """Whether there is nothing to do, so that Iceberg need not load the table. Raises at once if the table's metadata
+    is damaged."""
     state = work.ledger.query(table_states.get, dataset.id)
     view = peek(work.config, dataset.name)
-    return not todo and state.trouble is None and view is not None and is_at_rest(view, state.settled)
+    return not todo and state.trouble is None and view is not None and needs_no_recovery(view, state.settled)
 
 
 def _recover_dataset(
     work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged], report: Recovered
 ) -> None:
-    for found in todo:
-        if _is_for_recovery(found):
-            _recover_block(work, dataset, found, report)
-    report.branches_removed += remove_strays(work, dataset)
-    # The tag must be moved: it keeps its snapshot alive, even rows that the owner has deleted and expired since. A
-    # rollback is ignored here, because the stages refuse such a table.
+    for block in todo:
+        if _is_for_recovery(block):
+            _recover_block(work, dataset, block, report)
+    report.branches_removed += remove_stray_branches(work, dataset)
+    # The tag must be moved: it keeps its snapshot alive, even with rows that the owner has deleted since. A rollback is
+    # ignored here, because the stages refuse such a table.
     with suppress(TableRolledBack):
         rollback.move_tag(work.ledger, work.tables, dataset)
 
 
-def _is_for_recovery(found: Reserved | Staged) -> bool:
+def _is_for_recovery(block: Reserved | Staged) -> bool:
     """False for an adopted block, which the next pass of adopt takes over, and for a follower's item that is not
-    staged: the follower applies it."""
-    if found.head.offered:
-        return isinstance(found, Staged)
-    return found.head.kind is not BlockKind.ADOPTED
+    staged, which the follower applies."""
+    if block.head.offered:
+        return isinstance(block, Staged)
+    return block.head.kind is not BlockKind.ADOPTED
 
 
 def _record_trouble(work: IngestContext, dataset: Dataset, error: Exception, report: Recovered) -> None:
-    reason = explain(error, "what is open cannot be settled").message
+    reason = explain(error, "its open blocks cannot be settled").message
     if not isinstance(error, StrandlineError):
         log.warning("recovery of %s failed with an unexpected error", dataset.name, exc_info=error)
     report.held.append(f"{dataset.name}: {reason}")
@@ -127,34 +127,35 @@ def _record_trouble(work: IngestContext, dataset: Dataset, error: Exception, rep
 
 def _clear_trouble(work: IngestContext, dataset: Dataset) -> None:
     with work.ledger.read() as connection:
-        known = table_states.get(connection, dataset.id).trouble
-    if known is not None:
+        trouble = table_states.get(connection, dataset.id).trouble
+    if trouble is not None:
         work.ledger.change(table_states.clear_trouble, dataset.id)
 
 
-def _recover_block(work: IngestContext, dataset: Dataset, found: Reserved | Staged, report: Recovered) -> None:
+def _recover_block(work: IngestContext, dataset: Dataset, block: Reserved | Staged, report: Recovered) -> None:
     try:
-        if isinstance(found, Reserved):
-            recover_reserved(work, dataset, found, report)
-        elif not found.head.offered:
-            publish_staged(work, dataset, found)
-            report.published.append(found.head.rows)
-        elif isinstance(publish_offered(work, dataset, found), Published):
-            report.published.append(found.head.rows)
+        if isinstance(block, Reserved):
+            recover_reserved(work, dataset, block, report)
+        elif not block.head.offered:
+            publish_staged(work, dataset, block)
+            report.published.append(block.head.rows)
+        elif isinstance(publish_offered(work, dataset, block), Published):
+            report.published.append(block.head.rows)
         else:
-            report.waiting.append(found.head.rows)  # the follower applies it again
+            report.waiting.append(block.head.rows)  # the follower applies it again
     except BlockHeld as e:
         report.held.append(e.message)
     except BlockLost:
-        if not found.head.offered:
+        if not block.head.offered:
             raise
-        report.waiting.append(found.head.rows)
+        report.waiting.append(block.head.rows)
 
 
-def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, report: Recovered) -> None:
-    block = blocks.take_over(work.ledger, found, lease_seconds=work.settings.lease_seconds)
+def recover_reserved(work: IngestContext, dataset: Dataset, reserved: Reserved, report: Recovered) -> None:
+    """Publishes or abandons the block, unless another process has it. Adds the outcome to the report."""
+    block = blocks.take_over(work.ledger, reserved, lease_seconds=work.settings.lease_seconds)
     if block is None:
-        report.waiting.append(found.head.rows)
+        report.waiting.append(reserved.head.rows)
         return
     head, wap = block.head, work.wap(block.head)
     view = work.tables.view(dataset.name)
@@ -186,10 +187,10 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
 
 
 def _digest_of(view: TableView, snapshot: SnapshotId | None, lake: str) -> str | None:
-    """The digest that the snapshot records. The ledger does not have it yet: the writer died before its commit
+    """The digest that the snapshot records. The ledger does not have it, because the writer died before its commit
     point."""
-    found = None if snapshot is None else view.snapshots[snapshot].block_of(lake)
-    return None if found is None else found.digest
+    wap = None if snapshot is None else view.snapshots[snapshot].block_of(lake)
+    return None if wap is None else wap.digest
 
 
 def highest_passed(connection: Connection, dataset: Dataset) -> Seq | None:
@@ -199,10 +200,10 @@ def highest_passed(connection: Connection, dataset: Dataset) -> Seq | None:
 
 
 def branch_complete(work: IngestContext, name: str, view: TableView, head: SnapshotId | None, wap: WapId) -> bool:
-    """Whether the branch's head is the append of exactly this block. Checks the rows, because the writer may have died
+    """Whether the branch's head added exactly the rows of this block. Checks the rows, because the writer may have died
     before its own check."""
     snapshot = None if head is None else view.snapshots.get(head)
-    if snapshot is None or not snapshot.brought(wap):
+    if snapshot is None or not snapshot.added_block(wap):
         return False
     if (exact := staged_exactly(work.tables.staged_files(name, snapshot.id), wap.rows)) is not None:
         return exact
@@ -210,9 +211,10 @@ def branch_complete(work: IngestContext, name: str, view: TableView, head: Snaps
     return bool(own.select(SEQ_COLUMN).distinct().count() == len(wap.rows) == own.select(SEQ_COLUMN).count())
 
 
-def remove_strays(work: IngestContext, dataset: Dataset) -> int:
-    """Removes branches whose block was abandoned or is not in the ledger: their writers died after they lost the block.
-    Their rows were not acknowledged: the resync has published all branches whose rows could have been."""
+def remove_stray_branches(work: IngestContext, dataset: Dataset) -> int:
+    """Removes branches whose block was abandoned or is not in the ledger, because their writers died after they lost
+    the block. Returns how many it removed. Their rows were not acknowledged: the resync has published all branches
+    whose rows may have been."""
     removed = 0
     for branch in work.tables.view(dataset.name).branches:
         own = parse_branch(branch)

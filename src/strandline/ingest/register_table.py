@@ -1,6 +1,6 @@
 """Makes a dataset of an existing table: adds our columns and properties to it, and its name to the ledger.
 
-The table comes first: a table that names its lake can be found again, a ledger row cannot.
+The table is changed first: a table that names its lake can be found again after a crash, a ledger row cannot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdoptTerms:
-    """What the caller requests; None: as recorded."""
+    """What the caller requests. None: as the ledger records it."""
 
     history: History | None
     deliver_by: Sequence[str] | None
@@ -37,15 +37,15 @@ class AdoptTerms:
 
 
 def register(ledger: Ledger, tables: LakeTables, lake: str, name: str, terms: AdoptTerms) -> Dataset:
-    """Makes a dataset of the table, or returns the known one. Restores columns and properties that were removed from
-    the table."""
+    """Makes a dataset of the table, or returns the dataset that it is. Restores columns and properties that were
+    removed from the table."""
     catalog = tables.catalog
     with ledger.read() as connection:
         recorded = datasets.find(connection, name)
         epoch = sequence.read(connection).epoch
-    # The name may belong to another table now, which is another dataset.
-    same = recorded is not None and str(catalog.load(name).metadata.table_uuid) == recorded.table_uuid
-    known = recorded if same else None
+    # The catalog may have another table under this name now, which is another dataset.
+    is_same_table = recorded is not None and str(catalog.load(name).metadata.table_uuid) == recorded.table_uuid
+    known = recorded if is_same_table else None
     by, history = as_recorded(known, terms)
     if known is None and not terms.leave_foreign:
         _check_no_numbers(catalog, name)
@@ -58,7 +58,7 @@ def register(ledger: Ledger, tables: LakeTables, lake: str, name: str, terms: Ad
         if known is not None:
             known = datasets.mark_adopted(connection, known, history)
         else:
-            own = unused_identity(connection, identity)  # before the others: it locks the counter
+            own = unused_identity(connection, identity)  # called first, because it locks the counter
             if recorded is not None:
                 _mark_replaced(connection, recorded, by=table)
             known = datasets.add(
@@ -66,13 +66,13 @@ def register(ledger: Ledger, tables: LakeTables, lake: str, name: str, terms: Ad
                 uuid=own.uuid, first_shard=own.first_shard, shards=own.shards,
             )  # fmt: skip
         audit.record(connection, Event.DATASET_ADOPTED, dataset=name, history=history.value)
-    if DatasetIdentity.of(known) != identity:  # another dataset got the same shards meanwhile
+    if DatasetIdentity.of(known) != identity:  # another dataset took the same shards meanwhile
         _prepare(tables, lake, name, epoch, by, DatasetIdentity.of(known).to_properties())
     return known
 
 
 def _identity(ledger: Ledger, catalog: PyIcebergCatalog, name: str, known: Dataset | None) -> DatasetIdentity:
-    """The id and shards that the table gets."""
+    """The id and shards for the table."""
     if known is not None:
         return DatasetIdentity.of(known)
     table = catalog.load(name)
@@ -81,7 +81,8 @@ def _identity(ledger: Ledger, catalog: PyIcebergCatalog, name: str, known: Datas
 
 
 def _check_no_numbers(catalog: PyIcebergCatalog, name: str) -> None:
-    """Raises RefusedError, before any change, if the table has sequence numbers: they are not of this ledger."""
+    """Raises RefusedError if the table has sequence numbers, which this ledger did not assign. Called before any
+    change."""
     from strandline.iceberg.pyiceberg.foreign_rows import count_foreign_rows
 
     counted = count_foreign_rows(catalog.load(name), (), lambda snapshot, highest: True, last=0)
@@ -92,14 +93,14 @@ def _check_no_numbers(catalog: PyIcebergCatalog, name: str) -> None:
     raise RefusedError(
         f"{rows} of {name} {may} a value in {SEQ_COLUMN} that this lake did not assign. They would stay foreign: no "
         "reader and no sink would get them",
-        hint=f"To have them numbered and delivered like all others, empty the column first: UPDATE {in_spark(name)} "
+        hint=f"To have them numbered and delivered like all other rows, empty the column: UPDATE {in_spark(name)} "
         f"SET {SEQ_COLUMN} = NULL. To leave them out: `strandline dataset adopt {name} --leave-foreign`.",
     )
 
 
 def as_recorded(known: Dataset | None, terms: AdoptTerms) -> tuple[tuple[str, ...], History]:
-    """The terms of the adoption. Recorded ones cannot change: numbered rows were sorted and delivered by them. Raises
-    UsageError."""
+    """The terms of the adoption: the columns to deliver by, and the history. Recorded terms cannot change, because
+    numbered rows were delivered by them. Raises UsageError."""
     by = None if terms.deliver_by is None else tuple(terms.deliver_by)
     history = terms.history
     if known is None:
@@ -108,24 +109,24 @@ def as_recorded(known: Dataset | None, terms: AdoptTerms) -> tuple[tuple[str, ..
         recorded = ", ".join(known.deliver_by) or "no column"
         raise UsageError(
             f"{known.name} is delivered by {recorded}, not by {', '.join(by) or 'no column'}",
-            hint="That is fixed when a dataset is made; leave --deliver-by out.",
+            hint="The columns cannot change once a dataset exists. Leave --deliver-by out.",
         )
     if not known.adopted:
         return known.deliver_by, history or History.DELIVER
     if history is not None and history is not known.history:
         raise UsageError(
             f"{known.name} was adopted with history: {known.history.value}, not {history.value}",
-            hint="That is fixed when a table is adopted; leave --history out.",
+            hint="The history cannot change once a table is adopted. Leave --history out.",
         )
     return known.deliver_by, known.history
 
 
 def _mark_replaced(connection: Connection, old: Dataset, *, by: str) -> None:
-    """Drops the old dataset. Its open blocks can never be published: the audit log names them."""
-    given_up = [str(b.head.rows) for b in blocks.open_blocks(connection, old.id)]
+    """Drops the old dataset. Its open blocks can never be published. The audit log names them."""
+    open_blocks = [str(b.head.rows) for b in blocks.open_blocks(connection, old.id)]
     datasets.mark_dropped(connection, old.id)
     audit.record(
-        connection, Event.DATASET_REPLACED, dataset=old.name, table=old.table_uuid, by=by, open_blocks=given_up
+        connection, Event.DATASET_REPLACED, dataset=old.name, table=old.table_uuid, by=by, open_blocks=open_blocks
     )
 
 
@@ -137,7 +138,7 @@ def _prepare(
     deliver_by: Sequence[str],
     properties: Mapping[str, str],
 ) -> str:
-    """Adds our columns and properties to the table; returns its uuid."""
+    """Adds our columns and properties to the table. Returns its uuid."""
     from strandline.iceberg.spark.prepare import add_sequence_column
 
     table = tables.catalog.load(name)

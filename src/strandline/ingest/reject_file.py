@@ -1,4 +1,4 @@
-"""Rejected rows of a batch: checks how many are allowed, and writes them to a file."""
+"""Checks how many rejected rows a batch may have, and writes them to a file."""
 
 from __future__ import annotations
 
@@ -25,37 +25,40 @@ _NAME_CHARS_MAX = 60
 
 
 def check_rejects(dataset: Dataset, reads: Reads, count: int, *, allowed: int, strict: bool) -> None:
+    """Raises InputRefused if the batch has more rejected rows than are allowed."""
     if not strict and count <= allowed:
         return
     why = "--strict allows none" if strict else f"more than {allowed:,} are not allowed"
     raise InputRefused(
         f"{plural(count, 'row', 'does')} not fit {dataset.name}, and {why}: {first_reasons(reads)}",
-        hint="Mend them; or leave out --strict, and they are written to a reject file."
+        hint="Correct them. Without --strict, they are written to a reject file."
         if strict
-        else "Is this the right file? ingest.rejects_max in the settings limits how many may be rejected.",
+        else "Is this the right file? ingest.rejects_max in the settings limits how many rows may be rejected.",
     )
 
 
 def first_reasons(reads: Reads) -> str:
-    found: list[str] = []
+    """The lines and reasons of the first rejected rows."""
+    reasons: list[str] = []
     for source, frame in reads:
         where = f"{source.path.name}, line" if len(reads) > 1 else "line"
-        rows = rejected_rows(frame, REASONS_SHOWN - len(found))
-        found += [f"{where} {r['line']}: {r['reason']}" for r in rows]
-        if len(found) >= REASONS_SHOWN:
+        rows = rejected_rows(frame, REASONS_SHOWN - len(reasons))
+        reasons += [f"{where} {r['line']}: {r['reason']}" for r in rows]
+        if len(reasons) >= REASONS_SHOWN:
             break
-    return "; ".join(found)
+    return "; ".join(reasons)
 
 
 def rejects_path(folder: Path, dataset: Dataset, batch_id: str, paths: Sequence[Path]) -> Path:
-    """Named after the input, or after the batch id that a person chose; the end of the name is unique for the batch."""
+    """The path of a batch's reject file. It is named after the input, or after the batch id that a person chose. The
+    end of the name is unique for the batch."""
     named = paths[0].name if batch_id.startswith("file-") else batch_id
     readable = re.sub(r"[^\w.+=@-]+", "_", named).lstrip(".")[:_NAME_CHARS_MAX] or "batch"
     return folder / dataset.name / f"{readable}-{_ending(batch_id)}"
 
 
 def find_rejects(folder: Path, dataset: Dataset, batch_id: str) -> Path | None:
-    """The file of an earlier batch with this id, perhaps under another name."""
+    """The reject file of an earlier batch with this id, even if its name begins otherwise."""
     return next((folder / dataset.name).glob(f"*-{_ending(batch_id)}"), None)
 
 
@@ -64,7 +67,7 @@ def _ending(batch_id: str) -> str:
 
 
 def rejected_rows(df: DataFrame, limit: int) -> Iterator[dict[str, Any]]:
-    """The first `limit` rejected rows, by line. They pass through the driver: `limit` and `RAW_CHARS_MAX` bound
+    """The first `limit` rejected rows, by line. They pass through the driver, so `limit` and `RAW_CHARS_MAX` bound
     them."""
     from strandline.ingest.sources.blocks import LINE, RAW, REJECT
 
@@ -74,7 +77,7 @@ def rejected_rows(df: DataFrame, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def write_reject_file(reads: Reads, path: Path, expected: int) -> None:
-    """One file for the batch, complete or absent; each line names its input file."""
+    """Writes one file for the batch, as a whole or not at all. Each line names its input file. Raises StorageError."""
     try:
         make_folders(path.parent)
         with whole_file(path) as out:
@@ -87,7 +90,7 @@ def write_reject_file(reads: Reads, path: Path, expected: int) -> None:
                 raise StorageError(
                     f"{reads[0][0].path} changed while it was read "
                     f"({plural(expected, 'rejected row')}, then {written:,})",
-                    hint="Ingest a file when nobody writes to it any more.",
+                    hint="Ingest a file only when it is complete.",
                 )
     except OSError as e:
         raise StorageError(f"the reject file {path} cannot be written: {e.strerror or e}") from e

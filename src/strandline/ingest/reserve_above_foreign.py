@@ -1,7 +1,7 @@
 """Reserves blocks above all sequence numbers in the table. Others can write numbers that were never reserved, and a row
 of ours with the same number could not be distinguished from theirs.
 
-The numbers are read from manifests, and only if main has foreign commits since the last check;
+The numbers are read from manifests, and only if main has foreign commits since the last check.
 `tests/model/foreign_model.py` explores what can happen in between.
 """
 
@@ -32,15 +32,16 @@ def reserve_above_foreign(work: IngestContext, dataset: Dataset, wanted: blocks.
 
 
 def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> BlockPlacement | None:
-    """None if everything that came into main since the last check is ours."""
+    """Where the block may begin. None, so that the counter decides, if main got only our commits since the last
+    check."""
     with work.ledger.read() as connection:  # the ledger first, then the table
         checked = datasets.numbers_checked(connection, dataset.id)
         last = sequence.read(connection).last
     view = work.tables.view(dataset.name)
-    near = checked is not None and block_placement.is_near(checked, last, rows)
-    if view.main is None or (not near and only_ours_since(view, checked, work.lake)):
+    is_near = checked is not None and block_placement.is_near(checked, last, rows)
+    if view.main is None or (not is_near and only_ours_since(view, checked, work.lake)):
         return None
-    # Main may change while its files are read; the next check covers later commits.
+    # Main may change while its files are read. The next check covers later commits.
     return block_placement.place(
         last,
         rows,
@@ -51,8 +52,8 @@ def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> BlockPlacem
 
 
 def only_ours_since(view: TableView, checked: Checked | None, lake: str) -> bool:
-    """Whether no foreign commit that could have brought sequence numbers is newer than the last check. Rewritten files
-    have only numbers that the table had before."""
+    """Whether no foreign commit since the last check can have added sequence numbers. Commits that rewrite files have
+    only numbers that the table had before."""
     for snapshot in view.ancestors(view.main):
         if checked is not None and snapshot.id == checked.snapshot:
             return True

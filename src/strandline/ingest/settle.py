@@ -1,4 +1,4 @@
-"""Takes a block from `staged` to `published`, in the writer's process, in recovery, or in another process."""
+"""Takes a block from `staged` to `published`: in the writer's process, in recovery, or in any other process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strandline.read import rollback
 
 
 def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Published:
-    """Publishes the block: a staged block is never abandoned. Raises BlockHeld if it cannot be published, or if it is
-    unknown whether it was, and BlockLost for a follower's block that must be applied again."""
+    """Publishes the block. (A staged block is never abandoned.) Raises BlockHeld if it cannot be published, or if it is
+    unknown whether it was. Raises BlockLost for a follower's block that must be applied again."""
     if staged.head.offered:
         return published_or_lost(publish_offered(work, dataset, staged))
     with work.ledger.read() as connection:
@@ -35,24 +35,24 @@ def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Pub
         case PublishHeld(why):
             raise BlockHeld(
                 f"block {head.rows} of {dataset.name} cannot be published: {why}",
-                hint="Bring the branch back, or give the block up with "
+                hint="Restore the branch, or void the block with "
                 f"`strandline ledger void {head.rows.lo} --reason TEXT`.",
             )
         case other:
             raise BlockHeld(f"block {head.rows} of {dataset.name} is in an unexpected state: {other}")
-    return settled(work, head)
+    return _find_published(work, head)
 
 
-def settled(work: IngestContext, head: BlockHead) -> Published:
-    found = blocks.find_block(work.ledger, head)
-    if not isinstance(found, Published):
+def _find_published(work: IngestContext, head: BlockHead) -> Published:
+    block = blocks.find_block(work.ledger, head)
+    if not isinstance(block, Published):
         raise _lost(head)
-    return found
+    return block
 
 
 def after_failed_commit(work: IngestContext, dataset: Dataset, head: BlockHead) -> Published:
-    """A writer staged its rows, but its compare-and-set failed: returns the block if another process has published it.
-    Raises BlockLost."""
+    """For a writer that staged its rows, and whose compare-and-set in the ledger failed. Returns the block if another
+    process has published or staged it. Raises BlockLost otherwise."""
     match blocks.find_block(work.ledger, head):
         case Published() as published:
             return published  # recovery was faster
@@ -61,34 +61,35 @@ def after_failed_commit(work: IngestContext, dataset: Dataset, head: BlockHead) 
         case Abandoned() | None:
             work.tables.remove_branch(dataset.name, head.branch)
             raise BlockLost(
-                f"block {head.rows} of {dataset.name} was given up while its writer was away; nothing of it is visible",
-                hint="Offer the batch again.",
+                f"block {head.rows} of {dataset.name} was abandoned while its writer was paused; none of its rows are "
+                "visible",
+                hint="Ingest the batch again.",
             )
         case Reserved():
             raise BlockLost(
                 f"block {head.rows} of {dataset.name} was taken over by another process, which settles it",
-                hint="Offer the batch again; if it was settled meanwhile, the outcome is returned.",
+                hint="Ingest the batch again. If it has been settled by then, you get its outcome.",
             )
 
 
 def _lost(head: BlockHead) -> BlockLost:
     return BlockLost(
         f"the ledger no longer knows block {head.rows}: it was restored from an older copy",
-        hint="Offer the batch again; the resync has published staged rows.",
+        hint="Ingest the batch again. The resync has published staged rows.",
     )
 
 
 def void_staged(work: IngestContext, dataset: Dataset, staged: Staged, reason: str) -> None:
-    """Voids a block that cannot be published. Removes its branch first: a publisher that is still running then cannot
-    publish it either."""
+    """Voids a block that cannot be published. Removes its branch first, so that another process that is publishing it
+    fails, too. Raises RefusedError if the block can be published."""
     try:
         publish_staged(work, dataset, staged)
     except BlockHeld:
         work.tables.remove_branch(dataset.name, staged.head.branch)
     else:
-        raise RefusedError(f"block {staged.head.rows} could be published after all, and is now")
+        raise RefusedError(f"block {staged.head.rows} could be published after all, and has been published")
     with work.ledger.write() as connection:
-        # A sequence number is taken, as for abandoning, so that a restore that undoes this is noticed.
+        # Takes a sequence number, as abandoning does, so that a restored ledger that does not know of this is noticed.
         sequence.take(connection, work.witness, 1, step="abandon")
         if not blocks.void(connection, staged, reason):
             raise RefusedError(f"block {staged.head.rows} was settled meanwhile")

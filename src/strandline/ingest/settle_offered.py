@@ -1,5 +1,5 @@
-"""Takes a follower's block from `staged` to `published`. A follower can get the rows again, so a block that cannot be
-published becomes `reserved` and is applied again; none waits for a person, and none can be voided (docs/adr/0070).
+"""Takes a follower's block from `staged` to `published`. A follower can get the rows again. So a block that cannot be
+published becomes `reserved` and is applied again. It never waits for a person, and cannot be voided (docs/adr/0070).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from strandline.read import rollback
 
 
 def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Published | Reserved:
-    """Publishes the block. Returns it as `Reserved` if it has to be applied again. Raises BlockLost if another process
-    has it, and Superseded if a cut abandons it, or if the ledger was found behind its witness since then: the fence has
-    the epoch."""
+    """Publishes the block. Returns it as `Reserved` if it must be applied again. Raises BlockLost if another process
+    has it. Raises Superseded if a cut abandons it, or if the ledger was found behind its witness since the block was
+    reserved, which the epoch in the block's fence shows."""
     memory = work.ledger.query(rollback.recall, dataset)
     may_move_tag = rollback.may_move_tag(work.ledger, work.tables, dataset, memory)
     try:
@@ -29,7 +29,7 @@ def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Pu
             epoch=following.epoch_of(staged.fence), may_move_tag=may_move_tag,
         )  # fmt: skip
     except Superseded:
-        if (again := _apply_in_the_tables_epoch(work, dataset, staged)) is None:
+        if (again := _apply_in_table_epoch(work, dataset, staged)) is None:
             raise
         return again
     match outcome:
@@ -37,10 +37,10 @@ def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Pu
             count = _count_rows(work, dataset, staged, snapshot)
             if not blocks.mark_published(work.ledger, staged, row_count=count, snapshot=snapshot, settled=at):
                 raise _lost(staged)
-            found = blocks.find_block(work.ledger, staged.head)
-            if not isinstance(found, Published):
+            block = blocks.find_block(work.ledger, staged.head)
+            if not isinstance(block, Published):
                 raise _lost(staged)
-            return found
+            return block
         case ApplyAgain():
             if (again := following.apply_again(work.ledger, staged)) is None:
                 raise _lost(staged)
@@ -48,30 +48,30 @@ def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Pu
     raise TypeError(f"not an outcome: {outcome}")
 
 
-def _apply_in_the_tables_epoch(work: IngestContext, dataset: Dataset, staged: Staged) -> Reserved | None:
-    """Records the table's epoch, if a cut or a promotion raised it and never recorded it, and puts the block back. None
-    if another process has the block, or a cut abandons it."""
-    found = work.tables.view(dataset.name).epoch
+def _apply_in_table_epoch(work: IngestContext, dataset: Dataset, staged: Staged) -> Reserved | None:
+    """Puts the block back to `reserved`. First records the table's epoch, if a cut or a promotion raised it and died
+    before it recorded it. None if another process has the block, or a cut abandons it."""
+    epoch = work.tables.view(dataset.name).epoch
     with work.ledger.write() as connection:
         if any(cut.at.cuts_out(staged.head) for cut in cuts.open_cuts(connection, dataset.id)):
             return None
-        # Also at a site that claims a term: its promotion publishes what is staged.
-        found_epochs.record(connection, work.witness, dataset, found)
+        # Also at a site that claims a term: its promotion publishes staged blocks.
+        found_epochs.record(connection, work.witness, dataset, epoch)
     return following.apply_again(work.ledger, staged)
 
 
 def commit_offered(
     work: IngestContext, dataset: Dataset, block: Reserved, snapshot: SnapshotId
 ) -> Published | Reserved:
-    """Commits the block, then publishes it. Raises the same as `publish_offered`, and `ResyncNeeded`."""
+    """Commits the block, then publishes it. Raises the errors of `publish_offered`, and `ResyncNeeded`."""
     if blocks.mark_staged(work.ledger, work.witness, block, snapshot):
         return publish_offered(work, dataset, Staged(block.head, block.fence, snapshot, utc_now()))
-    found = blocks.find_block(work.ledger, block.head)
-    if isinstance(found, Staged) and found.fence == block.fence:
-        return publish_offered(work, dataset, found)
-    work.tables.remove_branch(dataset.name, block.branch)  # nobody else stages there
-    if isinstance(found, Published):
-        return found
+    stored = blocks.find_block(work.ledger, block.head)
+    if isinstance(stored, Staged) and stored.fence == block.fence:
+        return publish_offered(work, dataset, stored)
+    work.tables.remove_branch(dataset.name, block.branch)  # no other process stages on this branch
+    if isinstance(stored, Published):
+        return stored
     raise _lost(block)
 
 
@@ -89,10 +89,10 @@ def _lost(block: Reserved | Staged) -> BlockLost:
 
 
 def _count_rows(work: IngestContext, dataset: Dataset, staged: Staged, published: SnapshotId | None) -> int:
-    """The rows that were published: the leader may have deleted some before the follower got them."""
+    """How many rows were published. The leader may have deleted some before the follower got them."""
     view = work.tables.view(dataset.name)
-    for snapshot in (staged.snapshot, published):
-        known = None if snapshot is None else view.snapshots.get(snapshot)
-        if known is not None and (added := whole_number(known.summary.get("added-records", "0"))) is not None:
+    for id in (staged.snapshot, published):
+        snapshot = None if id is None else view.snapshots.get(id)
+        if snapshot is not None and (added := whole_number(snapshot.summary.get("added-records", "0"))) is not None:
             return added
     return work.tables.count(dataset.name, staged.head.rows, view.main)

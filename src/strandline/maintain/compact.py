@@ -189,7 +189,7 @@ def _tidy(
     """Removes dangling deletes and rewrites manifests. If another commit wins, that is left for the next run."""
     from strandline.iceberg.spark import maintenance as upkeep
 
-    if tables.may_destroy:
+    if tables.may_delete_live_files:
         if before.delete_files or _manifests(tables, before.name) > options.manifests_max:
             progress("leaving manifests as they are: REST catalog, warehouse in a folder", 0, None)
             done.manifests_left = True

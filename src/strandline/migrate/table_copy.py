@@ -19,7 +19,7 @@ from strandline.iceberg.metadata.table_files import (
     NewPlace,
     Rewritten,
     TableIdentity,
-    find_pieces,
+    list_table_files,
     respell_document,
 )
 from strandline.migrate.plan import Moves
@@ -114,7 +114,7 @@ class TableCopy:
         place = self.place
         for table in self.tables:
             try:
-                for piece in find_pieces(table.location, place):
+                for piece in list_table_files(table.location, place):
                     yield place.folder / piece.name, piece
             except FileNotFoundError as e:
                 raise StorageError(

@@ -113,11 +113,11 @@ class _OnlySpark(Exception):
 @contextmanager
 def _left_to_spark() -> Iterator[None]:
     """Leaves the read to Spark if PyIceberg or pyarrow cannot do it: Spark may, or has the better message."""
-    from strandline.iceberg.row_json import NotSpelled
+    from strandline.iceberg.row_json import OnlyJavaWrites
 
     try:
         yield
-    except (NotSpelled, SchemaError, StorageError, TableUnfit) as e:
+    except (OnlyJavaWrites, SchemaError, StorageError, TableUnfit) as e:
         raise _OnlySpark(str(e)) from e
 
 

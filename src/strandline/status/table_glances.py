@@ -20,8 +20,8 @@ from strandline.iceberg.metadata.metadata_peek import (
     glance_at,
     is_glanceable,
     local_path,
+    read_glance,
     read_locations,
-    read_pointer,
 )
 from strandline.read import rollback
 
@@ -82,7 +82,7 @@ class TableGlances:
             try:
                 return glance_at(name, location, path)
             except FileNotFoundError:  # the catalog may name a newer file by now, or none
-                if (newer := read_pointer(self._config, name)) is not None:
+                if (newer := read_glance(self._config, name)) is not None:
                     return newer
                 is_there = parse_identifier(name) in read_locations(self._config)
                 return NoGlance.ELSEWHERE if is_there else NoGlance.GONE

@@ -111,7 +111,7 @@ class IngestBars(Silent):
 
     def on_step(self, path: Path, step: str, rows: int | None) -> None:
         with self._lock:
-            if step == "looking":
+            if step == "checking":
                 return
             if step == "waiting":
                 if self._began is None:

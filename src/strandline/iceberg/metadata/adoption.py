@@ -18,14 +18,16 @@ from strandline.iceberg.metadata.table_metadata import (
 
 
 def own_properties(lake_id: str, epoch: int, deliver_by: Sequence[str]) -> dict[str, str]:
+    """The properties by which a table belongs to this lake."""
     return {LAKE_PROPERTY: lake_id, EPOCH_PROPERTY: str(epoch), DELIVER_BY_PROPERTY: json.dumps(list(deliver_by))}
 
 
 def adopting_properties(
-    there: Mapping[str, str], lake_id: str, epoch: int, deliver_by: Sequence[str]
+    current: Mapping[str, str], lake_id: str, epoch: int, deliver_by: Sequence[str]
 ) -> dict[str, str]:
+    """The properties to set on a table that is adopted. `current` are those that it has."""
     wanted = own_properties(lake_id, epoch, deliver_by) | {METRICS_PROPERTY: "full"}
-    if there.get(FORMAT_PROPERTY, "").lower() == "avro":
+    if current.get(FORMAT_PROPERTY, "").lower() == "avro":
         wanted[FORMAT_PROPERTY] = "parquet"
     return wanted
 
@@ -38,6 +40,7 @@ def check_adoptable(
     epoch: int,
     deliver_by: Sequence[str],
 ) -> None:
+    """Raises WrongLake, Superseded, TableUnfit or SchemaError if the table cannot become a dataset of this lake."""
     owner = properties.get(LAKE_PROPERTY)
     if owner is not None and owner != lake_id:
         raise WrongLake(
@@ -57,7 +60,7 @@ def check_adoptable(
         raise SchemaError(
             f"{name} has a column {taken[0]}, a name that is reserved for Strandline",
             hint=f"Rename it, then adopt the table. Names that begin with {RESERVED_PREFIX} are reserved, as are "
-            f"{' and '.join(INTERNAL_COLUMNS)} in any case.",
+            f"{' and '.join(INTERNAL_COLUMNS)}, in upper or lower case.",
         )
     if missing := [c for c in deliver_by if c not in columns]:
         raise SchemaError(f"--deliver-by names {missing[0]}, and {name} has no such column")

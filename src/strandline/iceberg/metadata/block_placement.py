@@ -1,7 +1,7 @@
 """Decides where a new block may begin: above all sequence numbers in the table, also foreign ones. Pure.
 
-Others can write any sequence number into a table. Numbers that are very far ahead are not skipped, because one row
-could then use up the whole sequence. They are recorded, and checked again before the counter comes near them.
+Others can write any sequence number into a table. A block does not skip numbers that are very far ahead: otherwise one
+row could use up the whole sequence. Such numbers are recorded, and checked again before the counter comes near them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from strandline.core.errors import RefusedError
 from strandline.core.types import SEQ_MAX, BlockPlacement, Checked, SnapshotId
 
-SKIP_MAX = 1 << 40  # at most so many numbers are skipped at once: the sequence has room for eight million such steps
+SKIP_MAX = 1 << 40  # numbers skipped at once, at most: the sequence has room for eight million such steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class NumberSpan:
     hi: int
 
 
-Around = tuple[int | None, int | None]  # the highest sequence number up to a limit, and the lowest above it
+NearestNumbers = tuple[int | None, int | None]  # the highest sequence number up to a limit, and the lowest above it
 
 
 def place(
@@ -31,19 +31,19 @@ def place(
     rows: int,
     snapshot: SnapshotId | None,
     spans: Sequence[NumberSpan],
-    around: Callable[[int], Around],
+    nearest: Callable[[int], NearestNumbers],
     *,
     skip_max: int = SKIP_MAX,
 ) -> BlockPlacement:
-    """A place for a block of so many rows without a sequence number that the table has. `last` is the counter. `spans`
-    are files with numbers above it. `around` reads rows, and is called only if a file crosses the limit. Raises
-    RefusedError."""
+    """Where a block of so many rows may begin, so that the table has none of its sequence numbers. `last` is the
+    counter. `spans` are the files with numbers above it. `nearest` reads rows: it is called only for a limit that lies
+    within a file's span. Raises RefusedError if the sequence has no room."""
     limit = last + skip_max
     while True:
         above = max([last, *(s.hi for s in spans if s.hi <= limit)])
         beyond = [s.lo for s in spans if s.lo > limit]
         if any(s.lo <= limit < s.hi for s in spans):
-            highest, lowest = around(limit)
+            highest, lowest = nearest(limit)
             above = max(above, highest or 0)
             beyond += [] if lowest is None else [lowest]
         if above + rows > SEQ_MAX:
@@ -57,5 +57,5 @@ def place(
 
 
 def is_near(checked: Checked, last: int, rows: int, *, skip_max: int = SKIP_MAX) -> bool:
-    """Whether a block could have sequence numbers that the last check left out."""
+    """Whether a block could get sequence numbers that the last check found beyond its limit."""
     return checked.beyond is not None and last + rows + skip_max >= checked.beyond

@@ -32,11 +32,13 @@ class AlreadyPublished:
 
 @dataclass(frozen=True, slots=True)
 class CountRows:
-    """History does not show whether main has the rows: count them, and plan again."""
+    """Main's history does not show whether it has the rows: count them, and plan again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishHeld:
+    """The block can be neither published nor settled: a person must decide."""
+
     why: str
 
 
@@ -46,8 +48,8 @@ PublishPlan = CherryPick | RemoveBranch | AlreadyPublished | CountRows | Publish
 def plan_publish(
     view: TableView, branch: str, snapshot: SnapshotId, wap: WapId, *, rows_in_main: int | None
 ) -> PublishPlan:
-    """`rows_in_main` is how many rows of the block's range main has; None if not counted yet. If main has some rows but
-    not all, that proves nothing: others can write any sequence number, and rows can be deleted."""
+    """`rows_in_main` is how many rows of the block's range main has; None if they have not been counted. If main has
+    some of the rows, that proves nothing: others can write any sequence number, and rows can be deleted."""
     head = view.refs.get(branch)
     published = view.published_as(wap)
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
@@ -74,12 +76,12 @@ def plan_publish(
 
 
 def stages_again(view: TableView, head: SnapshotId, snapshot: SnapshotId, wap: WapId) -> bool:
-    """Whether all snapshots after the block's on its branch stage the same block again: its writer had lost its lease
-    and continued. Those snapshots are never published."""
-    for found in view.ancestors(head):
-        if found.id == snapshot:
+    """Whether all snapshots after the block's on its branch stage the same block again, because a writer that had lost
+    its lease continued. Those snapshots are never published."""
+    for ancestor in view.ancestors(head):
+        if ancestor.id == snapshot:
             return True
-        if not found.brought(wap):
+        if not ancestor.added_block(wap):
             return False
     return False
 
@@ -108,17 +110,18 @@ RecoveryPlan = RollForward | SettlePublished | Abandon
 def plan_recovery(
     view: TableView, branch: str, wap: WapId, *, branch_complete: bool, rows_in_main: int, passed: Seq | None = None
 ) -> RecoveryPlan:
-    """Checks the branch first, then main; rows in neither were never acknowledged. `passed` is the highest watermark of
-    the sinks and followers: they would never get rows that appear at or below it."""
-    elsewhere = batch_elsewhere(view, wap)
+    """Rows that are neither in main nor complete on the branch were never acknowledged, so their block can be
+    abandoned. `passed` is the highest watermark of the sinks and followers: they would never get rows that appear at or
+    below it."""
+    other_rows = batch_elsewhere(view, wap)
     head = view.refs.get(branch)
     published = view.published_as(wap)
-    # Others can write any sequence number, so rows decide only if history is incomplete.
-    landed = rows_in_main > 0 and not view.chain_reaches(None)
-    if published is not None or landed:
+    # Others can write any sequence number, so the count of rows decides only if history is incomplete.
+    has_landed = rows_in_main > 0 and not view.chain_reaches(None)
+    if published is not None or has_landed:
         return SettlePublished(published)
-    if elsewhere is not None:
-        return Abandon(f"the batch is in main under {elsewhere}")
+    if other_rows is not None:
+        return Abandon(f"the batch is in main under {other_rows}")
     if passed is not None and wap.rows.lo <= passed:
         return Abandon(f"the watermark of a sink is already past it, at {passed}")
     if head is not None and branch_complete:
@@ -127,7 +130,7 @@ def plan_recovery(
 
 
 def batch_elsewhere(view: TableView, wap: WapId) -> SeqRange | None:
-    """The range under which main's history already has the same batch, a part of it, or one that contains it."""
+    """The other range under which main's history has the batch, a part of it, or a batch that contains it."""
     for snapshot in view.ancestors(view.main):
         other = snapshot.block_of(wap.lake)
         if other is not None and other.rows != wap.rows and can_share_rows(other.batch_id, wap.batch_id):

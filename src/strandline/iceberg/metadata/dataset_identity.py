@@ -22,7 +22,8 @@ class DatasetIdentity:
 
     @classmethod
     def parse(cls, properties: Mapping[str, str], table_uuid: str) -> DatasetIdentity:
-        """A table from before there were ids has its own uuid as id, and one shard."""
+        """Properties of a table from a version without dataset ids: the id is the table's uuid, and it has one
+        shard."""
         first, shards = (_number(properties.get(name)) for name in (FIRST_SHARD_PROPERTY, SHARDS_PROPERTY))
         if shards is None or not 1 <= shards <= SHARDS_MAX:
             first, shards = None, 1
@@ -30,8 +31,8 @@ class DatasetIdentity:
         return cls(uuid, None if first is None else ShardId(first), shards)
 
     def to_properties(self) -> dict[str, str]:
-        found = {DATASET_ID_PROPERTY: str(self.uuid), SHARDS_PROPERTY: str(self.shards)}
-        return found if self.first_shard is None else found | {FIRST_SHARD_PROPERTY: str(self.first_shard)}
+        properties = {DATASET_ID_PROPERTY: str(self.uuid), SHARDS_PROPERTY: str(self.shards)}
+        return properties if self.first_shard is None else properties | {FIRST_SHARD_PROPERTY: str(self.first_shard)}
 
 
 def _number(text: str | None) -> int | None:

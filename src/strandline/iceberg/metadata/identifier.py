@@ -1,4 +1,4 @@
-"""Names of tables: `namespace.table`; the namespace is `default` if none is given."""
+"""Names of tables: `namespace.table`. Without a namespace, it is `default`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _ANY_PART = re.compile(rf"{_QUOTED}|[^.`]+")
 
 
 def parse_identifier(name: str) -> tuple[str, ...]:
-    """The levels of the namespace, then the table. A part with a dot is in backticks, as in Spark."""
+    """The levels of the namespace, then the table. A part that contains a dot is in backticks, as in Spark. Raises
+    SchemaError."""
     if "`" in name and _WITH_QUOTED.fullmatch(name):
         parts = tuple(_unquoted(part) for part in _ANY_PART.findall(name))
     else:
@@ -51,12 +52,13 @@ def in_spark(name: str) -> str:
 
 
 def quoted(column: str) -> str:
-    """Quotes for Spark: a name with a dot or a backtick stays one name."""
+    """The name in backticks, so that Spark reads a name with a dot or a backtick as one name."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def check_new_name(name: str) -> None:
-    """Raises SchemaError unless the name is plain: it becomes folders and is used in SQL. For new names only."""
+    """Raises SchemaError unless the name is plain, because it becomes folders and is used in SQL. Only for new
+    datasets: tables that exist may have other names."""
     for part in parse_identifier(name):
         if not _PART.fullmatch(part):
             raise SchemaError(

@@ -1,4 +1,4 @@
-"""The files of a snapshot as its manifests describe them, and the parts that are rewritten together. Plain values."""
+"""The files of a snapshot as its manifests describe them, and the groups that are rewritten together. Plain values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class LiveFile:
     lo: int | None
     hi: int | None  # None if it has rows without a sequence number, or no bounds
     deletes: int  # number of delete files and deletion vectors that apply to it
-    # Whether its rows are known to be in the order of their sequence numbers: those of our files are, if history shows
-    # that a file is ours. For other files it is unknown without opening them.
+    # Whether its rows are known to be in the order of their sequence numbers. They are if history shows that Strandline
+    # wrote the file. Other files would have to be opened.
     ordered: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Neighbours of one partition that become `outputs` new files."""
+    """Neighbouring files of one partition, which become `outputs` new files."""
 
     spec: int
     partition: str
@@ -45,7 +45,8 @@ class FilePart:
 
 
 def overlapping(files: Iterable[T], bounds: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
-    """Runs of files that share no sequence number with a file of another run. `files` are ordered by their lowest."""
+    """Groups of files, such that files of different groups share no sequence number. `files` must be ordered by their
+    lowest number."""
     group: list[T] = []
     end = 0
     for file in files:

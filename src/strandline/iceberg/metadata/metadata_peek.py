@@ -25,7 +25,7 @@ from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, 
 _BUSY_TIMEOUT_SECONDS = 60
 _GZIP_MAGIC = b"\x1f\x8b"
 _REPLACED_MEANWHILE = RetryPolicy(0.0, attempts_max=3)
-# What a damaged file may raise: it does not decompress, decode or parse, or lacks what every table has.
+# What a damaged file may raise: it cannot be decompressed, decoded or parsed, or lacks what all tables have.
 _DAMAGE = (
     OSError,
     ValueError,
@@ -49,11 +49,12 @@ class TableGlance:
 
 
 def is_glanceable(config: LakeConfig) -> bool:
+    """Whether catalog and warehouse are local files, so that `read_glance` can read them."""
     return config.settings.catalog.kind == "sqlite" and config.warehouse_folder is not None
 
 
-def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
-    """None if there is no such table, or not a local one (REST catalogs and buckets). Raises StorageError."""
+def read_glance(config: LakeConfig, name: str) -> TableGlance | None:
+    """None if the catalog has no such table, or if catalog or table are not local files. Raises StorageError."""
     if not is_glanceable(config):
         return None
     for attempt in _REPLACED_MEANWHILE.attempts():
@@ -67,13 +68,13 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
             if attempt.is_last:
                 raise StorageError(
                     f"{full_name(name)}: the catalog names a metadata file that does not exist: {location}",
-                    hint="Someone deleted it. Restore the file, or an older copy of the catalog.",
+                    hint="Someone deleted the file. Restore it, or an older copy of the catalog.",
                 ) from e
     raise AssertionError("unreachable")
 
 
 def glance_at(name: str, location: str, path: Path) -> TableGlance:
-    """From the table's metadata file. Raises FileNotFoundError, or StorageError for a damaged file."""
+    """Reads the table's metadata file. Raises FileNotFoundError, or StorageError for a damaged file."""
     try:
         return glance_of(location, path.read_bytes())
     except FileNotFoundError:
@@ -102,7 +103,7 @@ def read_locations(config: LakeConfig) -> dict[tuple[str, ...], str]:
 
 
 def check_catalog_file(config: LakeConfig) -> None:
-    """Raises StorageError unless the embedded catalog can be read. One row of it is enough."""
+    """Raises StorageError unless the embedded catalog can be read. Reads one row."""
     path = config.path(config.settings.catalog.path)
     if not path.is_file():
         raise StorageError(f"there is no catalog at {path}", hint="Restore the file.")
@@ -123,16 +124,17 @@ def _catalog_file(path: Path) -> Iterator[sqlite3.Connection]:
 
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
-    """A table or a view of the embedded catalog. PyIceberg shows only tables, and none without its metadata."""
+    """A table or a view of the embedded catalog. PyIceberg lists only tables whose metadata it can read."""
 
     name: str
-    metadata: tuple[str, ...]  # its metadata file, and the previous one, as far as the row names them
+    metadata: tuple[str, ...]  # its metadata file and the previous one, if the row names them
     is_view: bool
     own: bool  # False for a row of another catalog in the same file
 
 
 def read_rows(config: LakeConfig) -> list[CatalogRow] | None:
-    """All rows, even if their metadata cannot be read. None if the catalog is not a local file. Raises StorageError."""
+    """All rows of the catalog, even if their metadata cannot be read. None if the catalog is not a local file. Raises
+    StorageError."""
     if config.settings.catalog.kind != "sqlite":
         return None
     path = config.path(config.settings.catalog.path)
@@ -155,20 +157,22 @@ def read_rows(config: LakeConfig) -> list[CatalogRow] | None:
 
 
 def sqlite_uri(path: str) -> str:
-    """For PyIceberg. Spaces and accents are fine; these characters would be read as parts of the URL."""
+    """The catalog's address for PyIceberg. The escaped characters would be read as parts of the URL; spaces and accents
+    would not."""
     escaped = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
     return f"sqlite:///{escaped}?timeout={_BUSY_TIMEOUT_SECONDS}"
 
 
 def local_path(location: str) -> Path | None:
+    """None for a location that is not a local file."""
     if "://" in location and not location.startswith("file://"):
         return None
-    # Iceberg's writers take a location literally: nothing in it is an escape.
+    # Iceberg's writers take a location literally: `%20` in it is no escape.
     return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
 def earlier_links(view: TableView) -> Iterator[Links]:
-    """The snapshots in earlier metadata files, newest file first, as long as those are local files."""
+    """The links in earlier metadata files, newest file first. Stops at a file that is not local or cannot be read."""
     for location in reversed(view.metadata_log):
         if (path := local_path(location)) is None:
             return
@@ -179,7 +183,7 @@ def earlier_links(view: TableView) -> Iterator[Links]:
 
 
 def glance_of(location: str, content: bytes) -> TableGlance:
-    """From the bytes of a metadata file."""
+    """Parses the bytes of a metadata file."""
     view = parse_view(_unpacked(content).decode("utf-8"))
     history = tuple(view.ancestors(view.main))
     return TableGlance(location, view, _row_count(view, history), history)

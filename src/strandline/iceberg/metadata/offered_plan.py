@@ -1,6 +1,6 @@
 """Plans what to do with a follower's staged block, from the metadata that the commit will replace. Pure.
 
-A follower can get the rows again, so no block waits for a person: one that cannot be published is applied again
+A follower can get the rows again. So no block waits for a person: a block that cannot be published is applied again
 (docs/adr/0070).
 """
 
@@ -24,9 +24,9 @@ OfferedPlan = CherryPick | RemoveBranch | AlreadyPublished | CountRows | ApplyAg
 def plan_offered(
     view: TableView, branch: str, snapshot: SnapshotId, wap: WapId, *, rows_shared: int | None
 ) -> OfferedPlan:
-    """`rows_shared` is how many sequence numbers of the staged snapshot main has; None if not counted yet. Other rows
-    of the range do not count: a merged or recovered range may be in main in part, and its missing rows must still come.
-    With any plan, the commit removes all branches of the block: another process may have staged it, too."""
+    """`rows_shared` is how many sequence numbers of the staged snapshot main has; None if they have not been counted.
+    Other rows of the range do not count: main may have a part of a merged or recovered range, and the missing rows must
+    still come. With any plan, the commit removes all branches of the block: another process may have staged it, too."""
     published = view.published_as(wap)
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
         published = snapshot
@@ -37,24 +37,24 @@ def plan_offered(
         return ApplyAgain(f"branch {branch} is gone and main never had its rows")
     if head != snapshot and not stages_again(view, head, snapshot, wap):
         return ApplyAgain(f"branch {branch} was moved by someone else, from snapshot {snapshot} to {head}")
-    if _nothing_came_since(view, staged, wap):
+    if _no_rows_since(view, staged, wap):
         return CherryPick(snapshot)
     if rows_shared is None:
         return CountRows()
     return ApplyAgain("main has rows of it by now") if rows_shared else CherryPick(snapshot)
 
 
-def _nothing_came_since(view: TableView, staged: SnapshotView, wap: WapId) -> bool:
-    """Whether main's history shows that no row of the range came in since the branch was created: rows that were there
-    before were left out when the block was staged. The branch of an empty table begins with a snapshot that main never
-    has; then a history that is complete to the first snapshot shows it, too."""
+def _no_rows_since(view: TableView, staged: SnapshotView, wap: WapId) -> bool:
+    """Whether main's history shows that main got no row of the range since the branch was created. (Staging left out
+    the rows that main had before.) The branch of an empty table begins with a snapshot that main never has. For such a
+    branch, main's history must be complete back to its first snapshot."""
     oldest = None
-    for found in view.ancestors(view.main):
-        if found.id == staged.parent:
+    for ancestor in view.ancestors(view.main):
+        if ancestor.id == staged.parent:
             return True
-        block = found.block_of(wap.lake)
+        block = ancestor.block_of(wap.lake)
         is_apart = block is not None and not block.rows.overlaps(wap.rows)
-        if not is_apart and found.operation not in ("replace", "delete"):
+        if not is_apart and ancestor.operation not in ("replace", "delete"):
             return False
-        oldest = found
+        oldest = ancestor
     return oldest is None or oldest.parent is None

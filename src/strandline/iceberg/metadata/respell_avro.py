@@ -1,4 +1,4 @@
-"""Changes paths and lengths in Iceberg's Avro files, and nothing else: every other byte of a record stays as it is.
+"""Changes paths and lengths in Iceberg's Avro files, and nothing else: all other bytes of a record stay as they are.
 
 The same input gives the same bytes each time, so that an interrupted copy can be continued.
 """
@@ -21,7 +21,7 @@ _VARINTS = ("int", "long")
 
 @dataclass
 class Record:
-    """The fields of one record that were asked for, by field id."""
+    """The wanted fields of one record, by field id."""
 
     values: dict[int, Any] = field(default_factory=dict)
 
@@ -31,8 +31,9 @@ Change = Callable[[Record, Any], Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """`read`: fields whose values the caller sees. `change`: fields that get another value, from the record as far as
-    it was read and the old one. Both are by Iceberg's field id, and hold texts or whole numbers."""
+    """`read`: the fields whose values the caller gets. `change`: the fields that get another value. It is computed from
+    the record as far as it was read, and the old value. Both name fields by Iceberg's field id. The fields hold strings
+    or whole numbers."""
 
     read: frozenset[int]
     change: Mapping[int, Change]
@@ -44,7 +45,7 @@ class Wanted:
 
 def respell_avro(content: bytes, wanted: Wanted, on_record: Callable[[Record], None]) -> bytes:
     """The file with its changed fields. `on_record` gets each record with its new values. Raises TableUnfit for a file
-    that is damaged, or is compressed in a way that Iceberg does not use by default."""
+    that is damaged, or whose compression is not supported."""
     try:
         return _respell(content, wanted, on_record)
     except (IndexError, ValueError, KeyError, zlib.error) as e:
@@ -67,7 +68,7 @@ def _respell(content: bytes, wanted: Wanted, on_record: Callable[[Record], None]
         block = unpack(content[at : at + size])
         at += size
         if content[at : at + _SYNC_BYTES] != sync:
-            raise ValueError("a block does not end with the mark of this file")
+            raise ValueError("a block does not end with the file's sync marker")
         at += _SYNC_BYTES
         changed = pack(_respell_block(block, count, walk, on_record))
         written += _long(count) + _long(len(changed)) + changed + sync
@@ -75,7 +76,7 @@ def _respell(content: bytes, wanted: Wanted, on_record: Callable[[Record], None]
 
 
 class _Splice:
-    """Copies what stays, and puts new values between."""
+    """A copy of a block in which some values are replaced."""
 
     def __init__(self, block: bytes) -> None:
         self.block = block
@@ -93,7 +94,7 @@ class _Splice:
         return bytes(self.out)
 
 
-_ValueWalk = Callable[[_Splice, int], int]  # from the position of a value to the one behind it
+_ValueWalk = Callable[[_Splice, int], int]  # from the position of a value to the position after it
 
 
 def _respell_block(block: bytes, count: int, walk: _ValueWalk, on_record: Callable[[Record], None]) -> bytes:
@@ -159,7 +160,7 @@ def _repeated(item: _ValueWalk) -> _ValueWalk:
             count, at = _read_long(splice.block, at)
             if count == 0:
                 return at
-            if count < 0:  # the size of the block in bytes comes first; a changed item would make it wrong
+            if count < 0:  # the block's size in bytes follows; it stays right only because no item changes
                 _, at = _read_long(splice.block, at)
                 count = -count
             for _ in range(count):
@@ -193,8 +194,8 @@ def _text(field_id: int | None, wanted: Wanted) -> _ValueWalk:
         value = splice.block[start:end].decode("utf-8")
         if change is not None:
             value = change(splice.record, value)
-            spelled = value.encode("utf-8")
-            splice.put(at, end, _long(len(spelled)) + spelled)
+            encoded = value.encode("utf-8")
+            splice.put(at, end, _long(len(encoded)) + encoded)
         splice.record.values[field_id] = value
         return end
 
@@ -208,46 +209,48 @@ def _skip_number(splice: _Splice, at: int) -> int:
 def _skip_bytes(splice: _Splice, at: int) -> int:
     size, at = _read_long(splice.block, at)
     if size < 0 or at + size > len(splice.block):
-        raise ValueError("a value ends behind its block")
+        raise ValueError("a value ends after its block")
     return at + size
 
 
 def _read_header(content: bytes) -> tuple[dict[str, bytes], int]:
-    found: dict[str, bytes] = {}
+    """The file's properties, and the position after them."""
+    header: dict[str, bytes] = {}
     at = len(_MAGIC)
     while True:
         count, at = _read_long(content, at)
         if count == 0:
-            return found, at
+            return header, at
         if count < 0:
             _, at = _read_long(content, at)
         for _ in range(abs(count)):
             size, at = _read_long(content, at)
             key, at = content[at : at + size].decode(), at + size
             size, at = _read_long(content, at)
-            found[key], at = content[at : at + size], at + size
+            header[key], at = content[at : at + size], at + size
 
 
 def _read_long(content: bytes, at: int) -> tuple[int, int]:
-    found = shift = 0
+    """The number at this position, and the position after it."""
+    zigzag = shift = 0
     while True:
         byte = content[at]
         at += 1
-        found |= (byte & 0x7F) << shift
+        zigzag |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (found >> 1) ^ -(found & 1), at
+            return (zigzag >> 1) ^ -(zigzag & 1), at
         shift += 7
         if shift > 63:
             raise ValueError("a number is too long")
 
 
 def _long(value: int) -> bytes:
-    left = (value << 1) ^ (value >> 63)
+    zigzag = (value << 1) ^ (value >> 63)
     out = bytearray()
-    while left > 0x7F:
-        out.append((left & 0x7F) | 0x80)
-        left >>= 7
-    out.append(left)
+    while zigzag > 0x7F:
+        out.append((zigzag & 0x7F) | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
     return bytes(out)
 
 

@@ -1,6 +1,6 @@
-"""Everything that a table's metadata reaches in a local folder, and how it is spelled in another place.
+"""Lists the files of a table in a local folder, and respells their paths for the place that the table moves to.
 
-Iceberg's metadata holds absolute paths: a table that moves needs its metadata files, manifest lists and manifests
+Iceberg's metadata holds absolute paths: when a table moves, its metadata files, manifest lists and manifests must be
 rewritten. Data files stay as they are. Iceberg's own procedure `rewrite_table_path` is not used: it takes one spelling
 of the old folder, and Hadoop's file system writes two (`file:/…` beside `file:///…`) into the same table.
 """
@@ -36,26 +36,27 @@ class NewPlace:
     url: str  # without a slash at the end
 
     def name(self, location: str) -> str | None:
-        """Relative to the warehouse; None for what is outside of it."""
+        """The location relative to the warehouse. None if it is outside."""
         path = local_path(location)
         if path is None or ".." in path.parts or not path.is_relative_to(self.folder):
             return None
         return path.relative_to(self.folder).as_posix()
 
     def respell(self, location: str) -> str:
-        """Raises TableUnfit for a place outside of the warehouse."""
+        """The same location at the new address. Raises TableUnfit for a location outside of the warehouse, and for one
+        that no URL can name."""
         if (name := self.name(location)) is None:
             raise TableUnfit(
                 f"{location} is outside of the warehouse {self.folder}",
-                hint="What a table refers to must be in the warehouse that moves: rewrite the table's data files, and "
+                hint="All files of a table must be in the warehouse that moves: rewrite the table's data files, and "
                 "expire the older snapshots.",
             )
         spelled = self.url if name == "." else f"{self.url}/{name}"
         if set(spelled) & set("#?"):
             raise TableUnfit(
-                f"{location} has a # or a ? in its name, which no reader of a bucket takes for part of a name",
-                hint="Create the table again under another name, or rewrite the files that are named so, and expire "
-                "the older snapshots.",
+                f"{location} has a # or a ? in its name, and readers of a bucket end a name there",
+                hint="Create the table again under another name, or rewrite these files and expire the older "
+                "snapshots.",
             )
         return spelled
 
@@ -100,7 +101,7 @@ def parse_document(location: str, content: bytes) -> dict[str, Any]:
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as e:
         raise TableUnfit(f"{location} is damaged: {e}", hint="Restore the file from a backup.") from e
     if not isinstance(document, dict):
-        raise TableUnfit(f"{location} is no metadata of a table")
+        raise TableUnfit(f"{location} is not a table's metadata file")
     return document
 
 
@@ -114,7 +115,7 @@ def respell_document(document: dict[str, Any], place: NewPlace) -> dict[str, Any
         if "manifest-list" not in snapshot:
             raise TableUnfit(
                 f"snapshot {snapshot['snapshot-id']} has no manifest list: it is from a very old version of Iceberg",
-                hint="Rewrite the table with a newer one, and expire the old snapshots.",
+                hint="Rewrite the table with a newer version, and expire the old snapshots.",
             )
         snapshot["manifest-list"] = place.respell(snapshot["manifest-list"])
     for kind in ("statistics", "partition-statistics"):
@@ -126,54 +127,56 @@ def respell_document(document: dict[str, Any], place: NewPlace) -> dict[str, Any
     return new
 
 
-def find_pieces(location: str, place: NewPlace) -> Iterator[Rewritten | Copied]:
-    """Every file that the table of this metadata file reaches, with its new content if that changes. The metadata file
-    itself comes last. Raises TableUnfit for a table that cannot move, and FileNotFoundError for a missing file."""
+def list_table_files(location: str, place: NewPlace) -> Iterator[Rewritten | Copied]:
+    """All files of the table with this metadata file, with their new content if that changes. The metadata file itself
+    comes last. Raises TableUnfit for a table that cannot move, and FileNotFoundError for a missing file."""
     content = _content(location)
     document = parse_document(location, content)
     new = respell_document(document, place)
     manifests: dict[str, int] = {}
     seen: set[str] = set()
     for snapshot in document.get("snapshots", ()):
-        yield from _pieces_of_list(snapshot, place, manifests, seen)
+        yield from _files_of_list(snapshot, place, manifests, seen)
     for kind in ("statistics", "partition-statistics"):
         for entry in document.get(kind, ()):
             yield _copied(entry["statistics-path"], place)
     for entry in document.get("metadata-log", ()):
         earlier = local_path(entry["metadata-file"])
         if earlier is not None and earlier.is_file():  # the log may name files that are gone
-            before = earlier.read_bytes()
-            as_it_was = parse_document(entry["metadata-file"], before)
-            yield _metadata(entry["metadata-file"], respell_document(as_it_was, place), before, place)
+            old_content = earlier.read_bytes()
+            old_document = parse_document(entry["metadata-file"], old_content)
+            yield _metadata(entry["metadata-file"], respell_document(old_document, place), old_content, place)
     yield _metadata(location, new, content, place)
 
 
-def _pieces_of_list(
+def _files_of_list(
     snapshot: dict[str, Any], place: NewPlace, manifests: dict[str, int], seen: set[str]
 ) -> Iterator[Rewritten | Copied]:
-    """`manifests`: the new lengths of those that came before; `seen`: the files in them."""
+    """The manifest list of this snapshot, and the files that no snapshot before it has. `manifests` are the new lengths
+    of the manifests that were listed before, and `seen` the files in them; both grow."""
     location = snapshot["manifest-list"]
     content = _content(location)
-    named: dict[str, int] = {}
+    lengths_before: dict[str, int] = {}
 
     def on_manifest(record: Record) -> None:
-        named[record.values[_MANIFEST_PATH]] = record.values[_MANIFEST_LENGTH]
+        lengths_before[record.values[_MANIFEST_PATH]] = record.values[_MANIFEST_LENGTH]
 
     respell_avro(content, Wanted(frozenset({_MANIFEST_PATH, _MANIFEST_LENGTH}), {}), on_manifest)
     summary = snapshot.get("summary", {})
-    if not named and any(summary.get(total, "0") != "0" for total in ("total-data-files", "total-delete-files")):
+    totals = ("total-data-files", "total-delete-files")
+    if not lengths_before and any(summary.get(total, "0") != "0" for total in totals):
         raise TableUnfit(
             f"{location} is cut off: it names no manifest, and its snapshot has files",
             hint="Restore the file from a backup.",
         )
-    for manifest, length in named.items():
+    for manifest, length in lengths_before.items():
         if manifest not in manifests:
             body, files = _respell_manifest(manifest, length, place)
             manifests[manifest] = len(body)
             yield from (_copied(file, place) for file in sorted(files - seen))
             seen |= files
             yield Rewritten(_name(manifest, place), body)
-    lengths = {place.respell(path): manifests[path] for path in named}
+    lengths = {place.respell(path): manifests[path] for path in lengths_before}
     body = respell_avro(
         content,
         Wanted(
@@ -189,13 +192,13 @@ def _pieces_of_list(
 
 
 def _respell_manifest(location: str, length: int, place: NewPlace) -> tuple[bytes, set[str]]:
-    """The manifest in its new spelling, and the files of its live entries in the old one. `length`: what its list says
-    that it has."""
+    """The manifest with its new paths, and the old paths of the files in its live entries. `length` is the one that the
+    manifest list names. Raises TableUnfit if the manifest has another one."""
     files: set[str] = set()
     content = _content(location)
     if len(content) != length:
         raise TableUnfit(
-            f"{location} has {len(content):,} bytes, and {length:,} by its manifest list",
+            f"{location} has {len(content):,} bytes, and {length:,} according to its manifest list",
             hint="The file is damaged. Restore it from a backup.",
         )
 
@@ -212,7 +215,7 @@ def _respell_manifest(location: str, length: int, place: NewPlace) -> tuple[byte
             return
         if record.values.get(_CONTENT, 0) == _POSITION_DELETES:
             raise TableUnfit(
-                f"{location} names files of deleted positions, which hold the paths of data files",
+                f"{location} names position delete files, which contain the paths of data files",
                 hint="Rewrite the table's data files without them (`CALL lake.system.rewrite_data_files(…, options => "
                 "map('delete-file-threshold', '1'))`), expire the older snapshots, and run the migration again.",
             )
@@ -229,7 +232,7 @@ def _content(location: str) -> bytes:
 
 
 def _metadata(location: str, document: dict[str, Any], before: bytes, place: NewPlace) -> Rewritten:
-    """Compressed if it was before: readers go by the name, of which there are two kinds."""
+    """The metadata file with its new content, compressed if the old one was: its name shows whether it is."""
     body = json.dumps(document).encode()
     return Rewritten(_name(location, place), gzip.compress(body, mtime=0) if before.startswith(_GZIP) else body)
 
@@ -240,5 +243,5 @@ def _copied(location: str, place: NewPlace) -> Copied:
 
 
 def _name(location: str, place: NewPlace) -> str:
-    place.respell(location)  # or raises
+    place.respell(location)  # raises if the file cannot move
     return place.name(location) or ""

@@ -50,13 +50,13 @@ FOLLOWED_PROPERTY = "strandline.followed"
 FOLLOWER_PREFIX = "strandline.follower."
 # the Iceberg sequence number of an adopted table when the column was added: files up to it cannot have the column
 NUMBERED_SINCE_PROPERTY = "strandline.numbered-since"
-VOID_PREFIX = "strandline-void-"  # of tags that keep a batch of dropped entries from landing (`drop_entries.py`)
+VOID_PREFIX = "strandline-void-"  # of tags: each keeps a commit that drops entries from landing (`drop_entries.py`)
 # our tag on the newest snapshot of main that is known to have everything settled (`lineage.py`)
 SETTLED_TAG = "strandline-settled"
 # followed by the sequence number up to which retention may delete rows; set before it does; the highest counts
 FLOOR_PREFIX = "strandline.floor."
 # followed by the first and last sequence number of a purged range, and the sequence number that the purge took; the
-# value has the number of rows, and the ranges of these
+# value is the number of rows, and the ranges in which they were
 PURGED_PREFIX = "strandline.purged."
 # followed by the number of a cut; set before the new leader offers anything of the table
 CUT_PREFIX = "strandline.cut."
@@ -81,10 +81,11 @@ class RecordedPurge:
 
     rows: SeqRange
     count: int
-    # The sequence number that the newest of them took. A ledger whose counter is below it does not know that purge. It
-    # is part of the name, so that a process that has lost its lease cannot replace it by a lower one. 0: not recorded.
+    # The sequence number that the newest of these purges took. A ledger whose counter is below it does not know that
+    # purge. It is part of the name, so that a process that has lost its lease cannot replace it by a lower one. 0: not
+    # recorded.
     number: int
-    ranges: tuple[SeqRange, ...] = ()  # in which rows were deleted; without them: anywhere in `rows`
+    ranges: tuple[SeqRange, ...] = ()  # in which rows were deleted; empty: anywhere in `rows`
 
     @classmethod
     def of(cls, ranges: tuple[SeqRange, ...], count: int, number: int) -> RecordedPurge:
@@ -98,10 +99,10 @@ class RecordedPurge:
     @classmethod
     def parse(cls, recorded: tuple[str, str]) -> RecordedPurge | None:
         count, _, named = recorded[1].partition(" ")
-        found, value = _PURGE.fullmatch(recorded[0]), whole_number(count)
-        if found is None or value is None:
+        match, value = _PURGE.fullmatch(recorded[0]), whole_number(count)
+        if match is None or value is None:
             return None
-        lo, hi, number = (int(text or 0) for text in found.groups())
+        lo, hi, number = (int(text or 0) for text in match.groups())
         if not lo <= hi <= SEQ_MAX:
             return None
         rows, ranges = SeqRange(Seq(lo), Seq(hi)), parse_text(named) or ()
@@ -118,13 +119,13 @@ class RecordedPurge:
 
 @dataclass(frozen=True, slots=True)
 class WapId:
-    """Names the block of a snapshot's rows in the snapshot itself, so that a lost ledger can be rebuilt."""
+    """Names, in a snapshot's summary, the block of the snapshot's rows, so that a lost ledger can be rebuilt."""
 
     lake: str
     rows: SeqRange
     digest: str | None
     batch_id: str
-    shard: ShardId | None = None  # chosen by the writer; None: by the batch id
+    shard: ShardId | None = None  # that the writer chose; None: the batch id decides
 
     def __str__(self) -> str:
         named = "" if self.shard is None else f"@{self.shard}"
@@ -166,13 +167,13 @@ class SnapshotView:
         return datetime.fromtimestamp(self.at_ms / 1000, UTC)
 
     def block_of(self, lake: str) -> WapId | None:
-        """The block of this lake that it brought; None if it brought none."""
+        """The block of this lake whose rows the snapshot added; None if there is none."""
         wap = WapId.parse(self.wap)
         return wap if wap is not None and wap.lake == lake else None
 
-    def brought(self, wap: WapId) -> bool:
-        """Whether it brought this block. The digest of a batch is known when it is staged, so either side may lack
-        it."""
+    def added_block(self, wap: WapId) -> bool:
+        """Whether the snapshot added the rows of this block. The digest of a batch is known only once it is staged, so
+        either side may lack it."""
         own = self.block_of(wap.lake)
         if own is None or None not in (own.digest, wap.digest):
             return own == wap
@@ -228,12 +229,12 @@ class TableView:
 
     @property
     def floors(self) -> list[Seq]:
-        found = (n.removeprefix(FLOOR_PREFIX) for n in self.properties if n.startswith(FLOOR_PREFIX))
-        return [Seq(number) for text in found if (number := whole_number(text)) is not None]
+        texts = (n.removeprefix(FLOOR_PREFIX) for n in self.properties if n.startswith(FLOOR_PREFIX))
+        return [Seq(number) for text in texts if (number := whole_number(text)) is not None]
 
     @property
     def floor(self) -> int:
-        """Rows at or below it may be gone, because of retention; 0 if there is none."""
+        """Rows at or below it may be gone, because of retention. 0 if there is none."""
         return max(self.floors, default=0)
 
     @property
@@ -265,19 +266,19 @@ class TableView:
 
     def branches_of(self, lo: int) -> dict[str, BlockBranch]:
         """The branches of the block that begins at this sequence number."""
-        found = {name: parse_branch(name) for name in self.refs}
-        return {name: branch for name, branch in found.items() if branch is not None and branch.lo == lo}
+        parsed = {name: parse_branch(name) for name in self.refs}
+        return {name: branch for name, branch in parsed.items() if branch is not None and branch.lo == lo}
 
     def ancestors(self, of: SnapshotId | None) -> Iterator[SnapshotView]:
-        """From the newest to the oldest that is not expired."""
+        """The snapshot `of` and its ancestors, from the newest to the oldest that is not expired."""
         at = of
-        while at is not None and (found := self.snapshots.get(at)) is not None:
-            yield found
-            at = found.parent
+        while at is not None and (snapshot := self.snapshots.get(at)) is not None:
+            yield snapshot
+            at = snapshot.parent
 
     def chain_reaches(self, base: SnapshotId | None) -> bool:
-        """Whether main's history is complete back to `base` (or to its beginning): then it shows all commits to main
-        since."""
+        """Whether main's history is complete back to `base`, or to its beginning. Then it shows all commits to main
+        since `base`."""
         last: SnapshotView | None = None
         for last in self.ancestors(self.main):
             if last.id == base:
@@ -290,7 +291,8 @@ class TableView:
         return any(s.operation in ("delete", "overwrite") for s in self.ancestors(self.main))
 
     def published_as(self, wap: WapId) -> SnapshotId | None:
-        return next((s.id for s in self.ancestors(self.main) if s.brought(wap)), None)
+        """The snapshot in main's history that added this block."""
+        return next((s.id for s in self.ancestors(self.main) if s.added_block(wap)), None)
 
     def column(self, name: str) -> Mapping[str, Any] | None:
         fields: list[Mapping[str, Any]] = self.schema["fields"]
@@ -298,7 +300,7 @@ class TableView:
 
 
 def parse_view(text: str) -> TableView:
-    """From the JSON that Iceberg writes."""
+    """Parses the JSON that Iceberg writes."""
     data = json.loads(text)
     schema_id = data.get("current-schema-id", 0)
     schemas = data.get("schemas") or [data["schema"]]
@@ -347,7 +349,7 @@ def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
 
 
 def _can_be_first(summary: Mapping[str, str]) -> bool:
-    """Whether a snapshot can be the first of its table: it added all rows that the table had then."""
+    """Whether a snapshot can be the first of its table, because it added all rows that the table had then."""
     if summary.get("operation", "append") != "append":
         return False
     totals = ((summary.get(f"added-{of}", "0"), summary.get(f"total-{of}")) for of in ("data-files", "records"))
@@ -360,6 +362,7 @@ def followed_properties(followers: Iterable[str]) -> dict[str, str]:
 
 
 def check_fit(view: TableView, dataset: Dataset, lake: str) -> None:
+    """Raises TableUnfit if the table lacks something that Strandline needs."""
     if why := unfit(view, dataset, lake):
         raise TableUnfit(
             f"table {dataset.name} is not fit for Strandline: {why}",
@@ -368,7 +371,7 @@ def check_fit(view: TableView, dataset: Dataset, lake: str) -> None:
 
 
 def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
-    """What Strandline needs and the table lacks; None if nothing."""
+    """Why Strandline cannot use the table. None if it can."""
     if view.uuid != dataset.table_uuid:
         return f"the catalog has another table under this name (uuid {view.uuid}, not {dataset.table_uuid})"
     if view.properties.get(LAKE_PROPERTY) != lake:

@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 
 def check_alterations(table: Table, alterations: Sequence[Alteration]) -> None:
-    """Raises SchemaError for alterations that the table cannot have, before anything is staged."""
+    """Raises SchemaError if an alteration does not fit the table. Called before anything is staged."""
     if not alterations:
-        raise SchemaError("nothing to change was given")
+        raise SchemaError("there is nothing to change")
     schema = table.schema()
     touched: set[str] = set()
     for alteration in alterations:
         _check_not_internal(alteration)
         if alteration.name in touched:
             raise SchemaError(
-                f"column {alteration.name}: two changes of one column at once", hint="Make them one after the other."
+                f"column {alteration.name}: two changes of one column at once",
+                hint="Make them in two commands, one after the other.",
             )
         touched.add(alteration.name)
         match alteration:
@@ -60,7 +61,7 @@ def stage_alterations(update: UpdateSchema, alterations: Sequence[Alteration]) -
 
 
 def in_effect(schema: Schema, base: Schema, alterations: Sequence[Alteration]) -> bool:
-    """Whether `schema` is `base` with the alterations: decides whether a commit of unknown outcome landed."""
+    """Whether `schema` is `base` with the alterations. Decides whether a commit with an unknown outcome has landed."""
     for alteration in alterations:
         match alteration:
             case AddColumn(name, kind) | WidenColumn(name, kind):
@@ -68,8 +69,8 @@ def in_effect(schema: Schema, base: Schema, alterations: Sequence[Alteration]) -
                 if field is None or from_pyiceberg(field.field_type) != kind:
                     return False
             case RenameColumn(name, new):
-                before = _field(base, name)
-                if schema.find_column_name(before.field_id) != _sibling(name, new):
+                old_field = _field(base, name)
+                if schema.find_column_name(old_field.field_id) != _sibling(name, new):
                     return False
             case DropColumn(name):
                 if schema.find_column_name(_field(base, name).field_id) is not None:
@@ -147,9 +148,9 @@ def _check_free(siblings: Sequence[NestedField], path: str, name: str, alteratio
     for field in siblings:
         own = f"{parent}.{field.name}" if parent else field.name
         if field.name.lower() == name.lower() and own != path:
-            raise SchemaError(f"column {path}: there is {own} already")
+            raise SchemaError(f"column {path}: there is a column {own} already")
         if isinstance(next((a for a in alterations if a.name == path), None), AddColumn) and own == path:
-            raise SchemaError(f"column {path} is there already")
+            raise SchemaError(f"column {path} exists already")
     for other in alterations:
         if other.name == path or other.name.rpartition(".")[0] != parent:
             continue

@@ -1,4 +1,4 @@
-"""Converts Arrow values between Spark's and Iceberg's types, column by column: a `uuid` is text in Spark."""
+"""Converts Arrow values between Spark's and Iceberg's types, column by column. (A `uuid` is text in Spark.)"""
 
 from __future__ import annotations
 
@@ -22,54 +22,53 @@ _HYPHENS = (8, 13, 18, 23)
 
 
 def to_iceberg(array: Any, kind: pa.DataType) -> Any:
-    """Casts the values to the type of a column without loss. Raises ValueError or ArrowInvalid for one that does not
-    fit."""
+    """Casts the values to the type of a column without loss. Raises ValueError or ArrowInvalid for a value that does
+    not fit."""
     if is_uuid(kind):
         return _uuids(array, kind)
     if pa.types.is_struct(kind):
         names = [f.name for f in array.type]
         children = dict(zip(names, array.flatten(), strict=True))
         fields = list(cast("Any", kind))
-        made = [
+        converted = [
             to_iceberg(children[f.name], f.type) if f.name in children else pa.nulls(len(array), f.type) for f in fields
         ]
-        return pa.StructArray.from_arrays(made, fields=fields, mask=pc.is_null(array))
+        return pa.StructArray.from_arrays(converted, fields=fields, mask=pc.is_null(array))
     if pa.types.is_map(kind):
         offsets, entries = list_parts(array)
         keys, items = entries.flatten()
-        made = [to_iceberg(keys, kind.key_type), to_iceberg(items, kind.item_type)]
-        return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), *made, type=kind, mask=pc.is_null(array))
+        pair = [to_iceberg(keys, kind.key_type), to_iceberg(items, kind.item_type)]
+        return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), *pair, type=kind, mask=pc.is_null(array))
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         offsets, values = list_parts(array)
         large = pa.types.is_large_list(kind)
         build = pa.LargeListArray if large else pa.ListArray
-        made = to_iceberg(values, kind.value_type)
         positions = pa.array(offsets if large else offsets.astype(np.int32))
-        return build.from_arrays(positions, made, type=kind, mask=pc.is_null(array))
+        return build.from_arrays(positions, to_iceberg(values, kind.value_type), type=kind, mask=pc.is_null(array))
     return array.cast(kind)
 
 
 def from_file(array: Any, in_file: pa.Field[Any], field: NestedField) -> Any:
-    """A column of a data file in Spark's types: found by field ids, with the current names and types of the table.
-    PyIceberg's own projection would make a null list whose elements are structs empty."""
-    kind, found = array.type, field.field_type
-    if isinstance(found, StructType):
-        known = dict(zip(map(field_id, kind), zip(kind, array.flatten(), strict=True), strict=True))
-        made = [_child(known.get(f.field_id), f, len(array)) for f in found.fields]
-        return pa.StructArray.from_arrays(made, names=[f.name for f in found.fields], mask=pc.is_null(array))
-    if isinstance(found, MapType):
+    """A column of a data file in Spark's types, with the current names and types of the table. Nested columns are
+    matched by field ids. PyIceberg's own projection would turn a null list of structs into an empty one."""
+    kind, wanted = array.type, field.field_type
+    if isinstance(wanted, StructType):
+        by_id = dict(zip(map(field_id, kind), zip(kind, array.flatten(), strict=True), strict=True))
+        children = [_child(by_id.get(f.field_id), f, len(array)) for f in wanted.fields]
+        return pa.StructArray.from_arrays(children, names=[f.name for f in wanted.fields], mask=pc.is_null(array))
+    if isinstance(wanted, MapType):
         offsets, entries = list_parts(array)
         keys, items = entries.flatten()
-        keys = from_file(keys, kind.key_field, found.key_field)
-        items = from_file(items, kind.item_field, found.value_field)
+        keys = from_file(keys, kind.key_field, wanted.key_field)
+        items = from_file(items, kind.item_field, wanted.value_field)
         return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), keys, items, mask=pc.is_null(array))
-    if isinstance(found, ListType):
+    if isinstance(wanted, ListType):
         offsets, values = list_parts(array)
-        made = from_file(values, kind.value_field, found.element_field)
-        return pa.LargeListArray.from_arrays(pa.array(offsets), made, mask=pc.is_null(array))
-    if isinstance(found, UUIDType):
+        elements = from_file(values, kind.value_field, wanted.element_field)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), elements, mask=pc.is_null(array))
+    if isinstance(wanted, UUIDType):
         return uuid_texts(array).cast(pa.large_string())
-    return array.cast(schema_to_pyarrow(found, include_field_ids=False))
+    return array.cast(schema_to_pyarrow(wanted, include_field_ids=False))
 
 
 def _child(child: tuple[Any, Any] | None, field: NestedField, rows: int) -> Any:
@@ -79,7 +78,7 @@ def _child(child: tuple[Any, Any] | None, field: NestedField, rows: int) -> Any:
 
 
 def _uuids(texts: Any, kind: Any) -> Any:
-    """From `12345678-1234-1234-1234-123456789abc`."""
+    """The uuids of texts such as `12345678-1234-1234-1234-123456789abc`. Raises ValueError for other texts."""
     present = texts.drop_null().cast(pa.large_binary())
     if len(present) and pc.any(pc.not_equal(pc.binary_length(present), _UUID_TEXT)).as_py():
         raise ValueError("a UUID has 36 characters")
@@ -88,11 +87,11 @@ def _uuids(texts: Any, kind: Any) -> Any:
     if (letters[:, _HYPHENS] != ord("-")).any() or (digits > 15).any():
         raise ValueError("a UUID has hexadecimal digits, and hyphens at four places")
     packed = digits[:, 0::2] << 4 | digits[:, 1::2]
-    found = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(present), [None, pa.py_buffer(packed.tobytes())])
-    return pa.ExtensionArray.from_storage(kind, found.take(_places(texts)))
+    uuids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(present), [None, pa.py_buffer(packed.tobytes())])
+    return pa.ExtensionArray.from_storage(kind, uuids.take(_index_among_valid(texts)))
 
 
-def _places(array: Any) -> Any:
+def _index_among_valid(array: Any) -> Any:
     """For each value, its index among those that are not null."""
     valid = pc.is_valid(array).to_numpy(zero_copy_only=False)
     return pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)

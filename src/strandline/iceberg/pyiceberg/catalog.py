@@ -1,6 +1,6 @@
 """The catalog and its tables without a JVM, through PyIceberg. Importing this imports PyIceberg: heavy paths only.
 
-It opens the same catalog as Spark's session, under the same name, `lake`.
+Spark's session has the same catalog under the same name, `lake`.
 """
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ NEW_TABLE_PROPERTIES = {
     METRICS_PROPERTY: "full",
     # Small row groups: reading a few new rows then reads little of a compacted file.
     "write.parquet.row-group-size-bytes": str(16 << 20),
-    # A file is one split: a larger one would cost a task and a read of its footer for each split without new rows.
+    # A file is one split: a larger file would cost a task and a read of its footer for each split without new rows.
     "write.target-file-size-bytes": str(96 << 20),
     # Iceberg's Java library sets this on tables that it creates itself; on others it falls back to gzip.
     "write.parquet.compression-codec": "zstd",
-    # The task that stamped the rows writes them; a shuffle would only cost.
+    # The task that stamped the rows writes them; a shuffle would only cost time.
     "write.distribution-mode": "none",
-    # Blocks are published while others commit; losing a few times in a row is normal.
+    # Blocks are published while others commit, so a commit may lose a few times in a row.
     "commit.retry.num-retries": "20",
     "commit.retry.min-wait-ms": "50",
     "commit.retry.max-wait-ms": "5000",
-    # The commit that takes a metadata file off the table's list deletes the file. Otherwise each ingest would leave
-    # three unreferenced files, and a healthy lake would look as if it had drifted.
+    # The commit that drops a metadata file from the table's log also deletes the file. Otherwise each ingest would
+    # leave three unreferenced files, which the reconciler would report.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
 
 
 def open_catalog(config: LakeConfig, *, answer_seconds_max: float = REST_ANSWER_SECONDS_MAX) -> PyIcebergCatalog:
-    """`answer_seconds_max`: how long a REST catalog may be silent. Raises StorageError."""
+    """`answer_seconds_max`: how long to wait for an answer of a REST catalog. Raises StorageError."""
     remote = config.settings.catalog.kind == "rest"
     for attempt in RetryPolicy(0.0, attempts_max=OPEN_ATTEMPTS_MAX).attempts():
         try:
@@ -95,7 +95,8 @@ def open_catalog(config: LakeConfig, *, answer_seconds_max: float = REST_ANSWER_
             code = getattr(getattr(e.__cause__, "orig", None), "sqlite_errorname", None)
             if attempt.is_last or code != "SQLITE_ERROR":
                 raise
-    # With only the heads of branches, other live snapshots would look expired. Set last, to override the server.
+    # A catalog that loads only the heads of branches would make other live snapshots look expired. Set last, to
+    # override the server.
     catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
     return PyIcebergCatalog(catalog, remote=remote)
 
@@ -150,7 +151,7 @@ class PyIcebergCatalog:
         return columns_of(self.load(name).schema())
 
     def open_metadata(self, location: str) -> Table:
-        """The table of a metadata file of any catalog."""
+        """Opens a table from its metadata file. The catalog need not have it."""
         with opening(location):
             return StaticTable.from_metadata(location, self._catalog.properties)
 
@@ -162,13 +163,13 @@ class PyIcebergCatalog:
             return metadata_document(content)
 
     def glance(self, name: str, known: Mapping[str, TableGlance] | None = None) -> TableGlance | None:
-        """Like `metadata_peek.read_pointer`, for catalogs and warehouses that are not local files. `known` are results
+        """Like `metadata_peek.read_glance`, for catalogs and warehouses that are not local files. `known` are results
         of earlier calls, by metadata file: such a file is not read again."""
         if not self.exists(name):
             return None
         table = self.load(name)
-        if known is not None and (same := known.get(table.metadata_location)) is not None:
-            return same
+        if known is not None and (unchanged := known.get(table.metadata_location)) is not None:
+            return unchanged
         with explained(full_name(name)):
             return _glance(table)
 
@@ -183,18 +184,19 @@ class PyIcebergCatalog:
         return sorted(names)
 
     def view_locations(self) -> dict[str, str | None]:
-        """By view, in a REST catalog; PyIceberg does not support views of others. None if the location is unknown."""
+        """The locations of all views of a REST catalog, by name; None if a location is unknown. PyIceberg does not
+        support views of other catalogs."""
         with explained("the catalog"):
             names = [i for namespace in self._namespaces(()) for i in self._catalog.list_views(namespace)]
-        found: dict[str, str | None] = {}
+        locations: dict[str, str | None] = {}
         for name in sorted(names):
             try:
-                found[name_of(name)] = self._catalog.load_view(name).metadata.location
+                locations[name_of(name)] = self._catalog.load_view(name).metadata.location
             except NoSuchViewError:
-                continue  # dropped just now
+                continue  # dropped since it was listed
             except Exception:
-                found[name_of(name)] = None  # a server or a damaged file may raise anything
-        return found
+                locations[name_of(name)] = None  # a server or a damaged file may raise anything
+        return locations
 
     def _namespaces(self, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for namespace in self._catalog.list_namespaces(parent):
@@ -212,7 +214,8 @@ class PyIcebergCatalog:
         partition_by: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Table:
-        """Strandline's own columns come first, required, then the user's. `properties` are set besides our own."""
+        """Creates a table with Strandline's own columns, which are required, and then the user's. `properties` are set
+        besides our own. Raises RefusedError if the table exists."""
         check_new_name(name)
         schema = dataset_schema(columns, deliver_by)
         spec = partition_spec(schema, parse_partition_by(partition_by) if partition_by is not None else ())
@@ -225,7 +228,7 @@ class PyIcebergCatalog:
                 return self._catalog.create_table(identifier, schema, partition_spec=spec, properties=wanted)
         except TableAlreadyExistsError as e:
             raise RefusedError(
-                f"there is a table {full_name(name)} already",
+                f"a table {full_name(name)} exists already",
                 hint="`strandline dataset adopt` makes a dataset of an existing table.",
             ) from e
 
@@ -242,7 +245,7 @@ class PyIcebergCatalog:
     def _ensure_namespace(self, namespace: tuple[str, ...]) -> None:
         try:
             self._catalog.create_namespace_if_not_exists(namespace)
-        except Exception:  # a SQL catalog lets the database's error through if another process was faster
+        except Exception:  # a SQL catalog raises the database's error if another process created it first
             if not self._catalog.namespace_exists(namespace):
                 raise
 
@@ -252,17 +255,17 @@ class PyIcebergCatalog:
             self._catalog.drop_table(parse_identifier(name))
 
     def register(self, name: str, location: str) -> Table:
-        """The catalog names a table whose metadata file is at `location`. Raises TableAlreadyExistsError."""
+        """Adds a table whose metadata file is at `location` to the catalog. Raises TableAlreadyExistsError."""
         with explained(full_name(name)):
             return self._catalog.register_table(parse_identifier(name), location)
 
     def rename(self, name: str, to: str) -> None:
-        """Who commits under the old name fails from here on."""
+        """Renames the table. From then on, commits under the old name fail."""
         with explained(full_name(name)):
             self._catalog.rename_table(parse_identifier(name), parse_identifier(to))
 
     def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]:
-        """With their properties."""
+        """All namespaces, with their properties."""
         with explained("the catalog"):
             return {n: dict(self._catalog.load_namespace_properties(n)) for n in self._namespaces(())}
 
@@ -271,8 +274,8 @@ class PyIcebergCatalog:
             if not self._catalog.namespace_exists(namespace):
                 self._catalog.create_namespace_if_not_exists(namespace, dict(properties))
 
-    def would_alter(self, name: str, alterations: Sequence[Alteration]) -> TableDescription:
-        """The table as `alter` would leave it; commits nothing. Raises SchemaError."""
+    def preview_alter(self, name: str, alterations: Sequence[Alteration]) -> TableDescription:
+        """The table as `alter` would leave it. Commits nothing. Raises SchemaError."""
         table = self.load(name)
         check_alterations(table, alterations)
         staged = table.transaction()
@@ -293,10 +296,10 @@ class PyIcebergCatalog:
                     return table
                 if unknown:
                     raise CommitUnknown(
-                        f"{full_name(name)}: the answer to the change was lost, and someone else changed the schema "
-                        "since",
+                        f"{full_name(name)}: the catalog's answer to the change was lost, and someone else has changed "
+                        "the schema since",
                         hint=f"Check the columns with `strandline dataset show {full_name(name)}`, "
-                        "then repeat what is missing.",
+                        "then repeat the changes that are missing.",
                     )
             base = table.schema()
             check_alterations(table, alterations)
@@ -315,7 +318,7 @@ class PyIcebergCatalog:
 
     @contextmanager
     def _committing(self) -> Iterator[None]:
-        """Over a network, a commit without an answer, or with an answer of a gateway, has an unknown outcome."""
+        """Over a network, a commit has an unknown outcome if no answer came, or if a gateway gave the answer."""
         try:
             yield
         except (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError, ValidationError) as e:

@@ -18,14 +18,14 @@ from strandline.storage.s3_settings import S3Settings
 
 
 class EqualityDeletes(Exception):
-    """PyIceberg cannot apply them."""
+    """An equality delete file may apply to a data file, and PyIceberg cannot apply it."""
 
 
 class SnapshotDeletes:
-    """The delete files of a snapshot. They are few compared with the data files, so all of them are kept in memory."""
+    """The delete files of a snapshot. They are few compared with the data files, so all of them are in memory."""
 
     def __init__(self, table: Table, manifests: Iterable[ManifestFile]) -> None:
-        """`manifests`: the snapshot's, or none if it is not needed."""
+        """`manifests` are the snapshot's, or none if no data file will be asked for."""
         self._index = DeleteFileIndex()
         self._equality_up_to = -1
         for manifest in manifests:
@@ -42,17 +42,18 @@ class SnapshotDeletes:
         return self._equality_up_to >= 0
 
     def of(self, entry: ManifestEntry) -> list[DataFile]:
-        """Raises EqualityDeletes if one may apply to the data file."""
+        """The positional delete files and deletion vectors that apply to a data file. Raises EqualityDeletes if an
+        equality delete file may apply to it."""
         sequence_number, file = entry.sequence_number or 0, entry.data_file
-        # An equality delete applies to older data only. Its partition is not checked: to raise is always safe.
+        # An equality delete applies to older data only. Its partition is not checked: raising is always safe.
         if sequence_number < self._equality_up_to:
             raise EqualityDeletes
-        found = self._index.for_data_file(sequence_number, file, partition_key=file.partition)
-        return sorted(found, key=lambda f: f.file_path)
+        deletes = self._index.for_data_file(sequence_number, file, partition_key=file.partition)
+        return sorted(deletes, key=lambda f: f.file_path)
 
 
 def read_positions(location: str, deletes: Sequence[DataFile], store: S3Settings) -> npt.NDArray[np.int64]:
-    """The positions of deleted rows in a data file. Runs in a task."""
+    """The positions of deleted rows in a data file. Spark tasks call it."""
     file = DataFile.from_args(
         content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET, partition=Record()
     )

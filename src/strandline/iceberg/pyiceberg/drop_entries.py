@@ -1,8 +1,9 @@
 """Removes the entries of missing data files from main in one commit, through PyIceberg. Importing this imports
 PyIceberg.
 
-A commit has the token of its batch in its summary, and requires that the table has no tag that voids the token. A
-process that takes a batch over voids the token first: then the table shows the final outcome, landed or not.
+The commit of a batch of entries has the batch's token in its summary, and requires that the table has no tag that voids
+the token. A process that takes a batch over voids the token first. Then the table shows the final outcome: the commit
+landed, or it never will.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from pyiceberg.table.update import AssertRefSnapshotId
 
 from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.core.text.wording import plural
-from strandline.iceberg.commit_lost import COMMIT_LOST
+from strandline.iceberg.commit_retry import COMMIT_RETRY
 from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY, VOID_PREFIX
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import keep_written_files, removal_from_main
 from strandline.iceberg.pyiceberg.repeat_commit import repeat_commit
 
-VOID_TAG_MS = 30 * 86_400_000  # longer than any paused process with a prepared commit; then expiry removes the tag
+VOID_TAG_MS = 30 * 86_400_000  # longer than a process with a prepared commit may be paused; then expiry removes the tag
 FORMAT_VERSION_MAX = 2
 
 
-def is_possible(catalog: PyIcebergCatalog, name: str) -> bool:
+def can_drop_entries(catalog: PyIcebergCatalog, name: str) -> bool:
+    """Whether PyIceberg can write the table's format version."""
     return int(catalog.load(name).metadata.format_version) <= FORMAT_VERSION_MAX
 
 
@@ -42,25 +44,25 @@ def drop_data_files(
     summary: Mapping[str, str],
     before_commit: Callable[[], None],
 ) -> int:
-    """Returns how many files were dropped from main. `before_commit` is the last check: if it raises, nothing is
-    committed. Raises CommitUnknown or StorageError."""
-    for now in COMMIT_LOST.attempts():
+    """Removes the entries of the wanted files from main. Returns how many files that were. `before_commit` is the last
+    check: if it raises, nothing is committed. Raises CommitUnknown or StorageError."""
+    for now in COMMIT_RETRY.attempts():
         table = catalog.load(name)
         if (landed := _landed(table, token)) is not None:
             return landed
-        if not (found := _entries(table, wanted, key)):
+        if not (files := _entries(table, wanted, key)):
             return 0
-        count = len({key(file.file_path) for file in found})
+        count = len({key(file.file_path) for file in files})
         before_commit()
         try:
             with explained(name):
-                _commit(table, found, count, token, summary, keep_files=catalog.is_remote)
+                _commit(table, files, count, token, summary, keep_files=catalog.is_remote)
         except CommitFailedException as e:
             if VOID_PREFIX + token in catalog.load(name).metadata.refs:
                 raise CommitUnknown(f"{name}: another run has voided this batch of entries") from e
             if now.is_last:
-                dropped = f"entries could not be dropped in {plural(now.number, 'attempt')}"
-                raise CommitUnknown(f"{name}: {dropped}: {e}") from e
+                failure = f"entries could not be dropped in {plural(now.number, 'attempt')}"
+                raise CommitUnknown(f"{name}: {failure}: {e}") from e
             continue
         except (CommitStateUnknownException, StorageError) as e:
             raise CommitUnknown(f"{name}: it is unknown whether entries were dropped: {e}") from e
@@ -84,7 +86,7 @@ def has_entries(catalog: PyIcebergCatalog, name: str, wanted: Collection[str], k
 
 
 def void(catalog: PyIcebergCatalog, name: str, token: str) -> None:
-    """From now on a commit of the batch cannot land. Raises CommitUnknown."""
+    """Voids the token of a batch: from now on, no commit of the batch can land. Raises CommitUnknown."""
 
     def attempt() -> None:
         try:
@@ -93,7 +95,7 @@ def void(catalog: PyIcebergCatalog, name: str, token: str) -> None:
             return
         main = table.current_snapshot()
         if main is None or VOID_PREFIX + token in table.metadata.refs:
-            return  # there is no entry to drop, or it was voided before
+            return  # main has no entry to drop, or the token was voided before
         with table.manage_snapshots() as change:
             change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=_until(main.timestamp_ms))
 
@@ -101,7 +103,7 @@ def void(catalog: PyIcebergCatalog, name: str, token: str) -> None:
 
 
 def _until(tagged_ms: int) -> int:
-    """A tag's age is that of its snapshot, not its own."""
+    """The tag's maximum age in milliseconds. Iceberg takes the age of the tagged snapshot, not of the tag."""
     return max(0, int(time.time() * 1000) - tagged_ms) + VOID_TAG_MS
 
 
@@ -116,7 +118,7 @@ def _landed(table: Table, token: str) -> int | None:
 def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -> list[DataFile]:
     if (main := table.current_snapshot()) is None:
         return []
-    found: list[DataFile] = []
+    files: list[DataFile] = []
     with explained(".".join(table.name())):
         for manifest in main.manifests(table.io):
             if manifest.content != ManifestContent.DATA:
@@ -124,16 +126,16 @@ def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
                 file = entry.data_file
                 if file.content == DataFileContent.DATA and key(file.file_path) in wanted:
-                    found.append(file)
-    return found
+                    files.append(file)
+    return files
 
 
 def _commit(
     table: Table, files: list[DataFile], count: int, token: str, summary: Mapping[str, str], *, keep_files: bool
 ) -> None:
     """`keep_files`: files that were written for a refused commit stay. Over a network, a commit that a gateway sent
-    twice conflicts with itself, and PyIceberg would delete the manifests of the one that landed."""
-    # One attempt: the lease must be checked again before the next, which PyIceberg's own retries would not do.
+    twice conflicts with itself, and PyIceberg would delete the manifests of the commit that landed."""
+    # One attempt: the lease must be checked again before the next one, and PyIceberg's own retries would not do that.
     once = {**table.metadata.properties, "commit.retry.num-retries": "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
     transaction = table.transaction()

@@ -1,4 +1,4 @@
-"""Finds rows that share a sequence number: others have copied rows with their numbers, or written a number of ours.
+"""Finds rows that share a sequence number, because others have copied rows, or written a number of ours.
 
 The bounds in the manifests show which files cannot have such a row. Of the other files, only the sequence numbers are
 read. Imports numpy, not PyIceberg.
@@ -18,7 +18,7 @@ from strandline.iceberg.metadata.live_files import overlapping
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROWS_READ_MAX = 10_000_000  # more sequence numbers than this are not read; then readers check the rows that they read
+ROWS_READ_MAX = 10_000_000  # beyond it, the numbers are not read here: readers check the rows that they read anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class NumberedFile:
     lo: int
     hi: int  # bounds of the sequence numbers; the whole sequence if the file has none
     numbers: int  # rows with a sequence number, before deletes
-    is_suspect: bool  # whether it came by a commit that is not known to bring each sequence number once
+    is_suspect: bool  # whether its commit is not known to have added each sequence number once
 
 
 def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], list[tuple[int, int]]]:
-    """The files that may share a number with a suspect one, or have one twice, and the ranges to search."""
+    """The files that may share a number with a suspect file, or have a number twice, and the ranges to search."""
     numbered = sorted((f for f in files if f.numbers), key=lambda f: (f.lo, f.hi))
     chosen: dict[int, NumberedFile] = {}
     spans: list[tuple[int, int]] = []
@@ -45,13 +45,13 @@ def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], li
     return list(chosen.values()), spans
 
 
-def count_twice(
+def count_duplicates(
     files: Sequence[NumberedFile],
     read: Callable[[NumberedFile], Iterator[NDArray[np.int64]]],
     is_owned: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
 ) -> tuple[int, Seq | None] | None:
-    """The rows beyond the first of each sequence number, and the lowest such number. None if too many rows would have
-    to be read. Only numbers of ours count: others are foreign anyway."""
+    """How many rows there are beyond the first of each sequence number, and the lowest number that is on two rows. None
+    if too many rows would have to be read. Only owned numbers count: rows with others are foreign anyway."""
     chosen, spans = files_to_read(files)
     if not chosen:
         return 0, None
@@ -60,6 +60,6 @@ def count_twice(
     lo, hi = min(s[0] for s in spans), max(s[1] for s in spans)
     parts = [part[(part >= lo) & (part <= hi)] for file in chosen for part in read(file)]
     numbers = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    found, counts = np.unique(numbers[is_owned(numbers)], return_counts=True)
-    more = counts > 1
-    return int((counts[more] - 1).sum()), Seq(int(found[more][0])) if more.any() else None
+    distinct, counts = np.unique(numbers[is_owned(numbers)], return_counts=True)
+    repeated = counts > 1
+    return int((counts[repeated] - 1).sum()), Seq(int(distinct[repeated][0])) if repeated.any() else None

@@ -2,7 +2,7 @@
 
 For most files, manifests are enough: the bounds and null counts of `_ingest_seq` show whether a file is wholly inside
 or outside of the owned ranges. A file is opened only if it is partly inside, lacks these statistics, or has deletes and
-rows to count, and then only that column is read.
+rows to count. Then only that column is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandline.iceberg.arrow_nested import field_id
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
 from strandline.iceberg.number_ranges import NumberRanges
 from strandline.iceberg.pyiceberg.delete_files import EqualityDeletes, SnapshotDeletes
-from strandline.iceberg.pyiceberg.duplicate_numbers import NumberedFile, count_twice
+from strandline.iceberg.pyiceberg.duplicate_numbers import NumberedFile, count_duplicates
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 
 if TYPE_CHECKING:
@@ -54,9 +54,10 @@ _NONE = _ForeignCounts(0, 0)
 def count_foreign_rows(
     table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId, int], bool], last: int
 ) -> TableCounts | None:
-    """The counts of main's current snapshot; None if equality deletes apply to a file with rows to count. `owned` is
-    sorted and disjoint. `is_trusted` says of a file, by its snapshot and highest sequence number, whether it has each
-    sequence number once, and none that another file has. `last` is the counter: later blocks are above it."""
+    """The counts of main's current snapshot. None if equality deletes apply to a file with rows to count. `owned` is
+    sorted and disjoint. `is_trusted` gets the snapshot and the highest sequence number of a file. It returns whether
+    the file has each sequence number once, and none that another file has. `last` is the counter: later blocks are
+    above it."""
     snapshot, now = table.current_snapshot(), datetime.now(UTC)
     if snapshot is None:
         return TableCounts(None, 0, 0, now)
@@ -73,12 +74,12 @@ def count_foreign_rows(
                     total += counter.count(entry)
                     if counter.may_have_numbers(entry):
                         entries.append(entry)
-        twice = counter.count_twice(entries, is_trusted)
+        duplicates = counter.count_duplicates(entries, is_trusted)
     except EqualityDeletes:
         return None
-    rows, first = twice or (None, None)
-    at, foreign = SnapshotId(snapshot.snapshot_id), total.foreign + (rows or 0)
-    return TableCounts(at, total.unnumbered, foreign, now, rows, first, total.foreign_from)
+    rows, first = duplicates or (None, None)
+    snapshot_id, foreign = SnapshotId(snapshot.snapshot_id), total.foreign + (rows or 0)
+    return TableCounts(snapshot_id, total.unnumbered, foreign, now, rows, first, total.foreign_from)
 
 
 class _ForeignRowCounter:
@@ -93,12 +94,12 @@ class _ForeignRowCounter:
         self._numbered_since = int(table.properties.get(NUMBERED_SINCE_PROPERTY, "-1"))
 
     def count(self, entry: ManifestEntry) -> _ForeignCounts:
-        known = self._from_metrics(entry)
-        if known == _NONE:
-            return known
+        before_deletes = self._from_metrics(entry)
+        if before_deletes == _NONE:
+            return before_deletes
         deletes = self._deletes.of(entry)
-        if known is not None and not deletes:
-            return known
+        if before_deletes is not None and not deletes:
+            return before_deletes
         total = _NONE
         for numbers in self._read(entry.data_file, deletes):
             total += self._count_numbers(numbers)
@@ -109,7 +110,7 @@ class _ForeignRowCounter:
         nulls = None if self._field_id is None else null_numbers(file, self._field_id)
         return self._field_id is not None and not self._lacks_the_column(entry) and nulls != file.record_count
 
-    def count_twice(
+    def count_duplicates(
         self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId, int], bool]
     ) -> tuple[int, Seq | None] | None:
         files = [self._numbered(n, entry, is_trusted) for n, entry in enumerate(entries)]
@@ -119,7 +120,7 @@ class _ForeignRowCounter:
             for numbers in self._read(entry.data_file, self._deletes.of(entry)):
                 yield numbers.drop_null().cast(pa.int64()).to_numpy()
 
-        return count_twice(files, read, self._owned.contain)
+        return count_duplicates(files, read, self._owned.contain)
 
     def _numbered(
         self, index: int, entry: ManifestEntry, is_trusted: Callable[[SnapshotId, int], bool]
@@ -132,7 +133,7 @@ class _ForeignRowCounter:
         return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
 
     def _from_metrics(self, entry: ManifestEntry) -> _ForeignCounts | None:
-        """Before deletes; None if the file must be read."""
+        """The counts of the file before deletes, from its manifest. None if the file must be read."""
         file, field_id = entry.data_file, self._field_id
         if field_id is None or self._lacks_the_column(entry):
             return _ForeignCounts(file.record_count, 0)
@@ -145,7 +146,7 @@ class _ForeignRowCounter:
         lo, hi = bounds
         if self._owned.contain_all(lo, hi):
             return _ForeignCounts(nulls, 0)
-        # If the file has numbers on both sides of the counter, the lowest above it must be read from its rows.
+        # If the file has numbers on both sides of the counter, the lowest one above it must be read from the rows.
         if self._owned.contain_none(lo, hi) and not lo <= self._last < hi:
             return _ForeignCounts(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
         return None
@@ -158,7 +159,7 @@ class _ForeignRowCounter:
         if self._field_id is not None and not deletes and file.file_format == FileFormat.PARQUET:
             yield from self._read_parquet(file)
             return
-        # Without our column yet, any column of the table serves to count the remaining rows.
+        # If the table does not have our column yet, any other column will do to count the remaining rows.
         field_id = self._table.schema().fields[0].field_id if self._field_id is None else self._field_id
         field = self._table.schema().find_field(field_id)
         optional = NestedField(field_id, field.name, field.field_type, required=False)
@@ -167,7 +168,7 @@ class _ForeignRowCounter:
             yield batch.column(0) if self._field_id is not None else pa.nulls(batch.num_rows, pa.int64())
 
     def _read_parquet(self, file: DataFile) -> Iterator[pa.Array[Any]]:
-        """In batches, which PyIceberg's own scan does not do within one file."""
+        """Reads in batches. PyIceberg's own scan reads one file as a whole."""
         with self._table.io.new_input(file.file_path).open() as stream:
             parquet = pq.ParquetFile(cast(IO[bytes], stream))
             if (name := self._column_in(parquet.schema_arrow)) is None:

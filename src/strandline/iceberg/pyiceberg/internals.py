@@ -1,4 +1,4 @@
-"""Private interfaces of PyIceberg that we need: the only module that uses them. Importing this imports nothing.
+"""The only module that uses private interfaces of PyIceberg. Importing this does not import PyIceberg.
 
 `tests/unit/test_internals.py` fails with a plain sentence if an upgrade removes one.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def compiled_decoder() -> type[CythonBinaryDecoder] | None:
-    """Of Avro; None if PyIceberg was built without it."""
+    """PyIceberg's compiled Avro decoder. None if PyIceberg was built without it."""
     try:
         from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
     except ImportError:
@@ -33,8 +33,8 @@ def compiled_decoder() -> type[CythonBinaryDecoder] | None:
 
 
 def checked_avro_file() -> Any:
-    """PyIceberg's reader, on a decoder that checks where its input ends. The compiled decoder does not: a damaged
-    manifest could crash this process."""
+    """PyIceberg's Avro reader, with a decoder that checks where its input ends. The compiled decoder does not check it,
+    so a damaged manifest could crash this process."""
     from pyiceberg.avro.decoder import StreamingBinaryDecoder
     from pyiceberg.avro.file import SYNC_SIZE, AvroFile, Block
     from pyiceberg.avro.resolver import resolve_reader
@@ -63,7 +63,7 @@ def checked_avro_file() -> Any:
 def removal_from_main(
     table: Table, transaction: Transaction, summary: Mapping[str, str], requirement: TableRequirement
 ) -> _OverwriteFiles:
-    """An overwrite that adds nothing, and lands only if the requirement holds."""
+    """An overwrite of main that adds no file, and lands only if the requirement holds."""
     from pyiceberg.table.refs import MAIN_BRANCH
     from pyiceberg.table.snapshots import Operation
     from pyiceberg.table.update.snapshot import _OverwriteFiles
@@ -100,12 +100,12 @@ def deleted_positions(io: FileIO, task: FileScanTask) -> npt.NDArray[np.int64]:
     import numpy as np
     from pyiceberg.io.pyarrow import _read_all_delete_files
 
-    found = _read_all_delete_files(io, [task]).get(task.file.file_path, []) if task.delete_files else []
-    return np.concatenate([p.to_numpy() for p in found]) if found else np.empty(0, np.int64)
+    parts = _read_all_delete_files(io, [task]).get(task.file.file_path, []) if task.delete_files else []
+    return np.concatenate([p.to_numpy() for p in parts]) if parts else np.empty(0, np.int64)
 
 
 def file_may_match(schema: Schema, condition: BooleanExpression, file: DataFile) -> bool:
-    """Whether the file may have rows that fit, by the bounds of its columns."""
+    """Whether the file may have rows that meet the condition, by the bounds of its columns."""
     from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 
     return bool(_InclusiveMetricsEvaluator(schema, condition).eval(file))
@@ -124,10 +124,10 @@ def rest_catalog(
     from requests.adapters import HTTPAdapter
 
     class BoundedAdapter(HTTPAdapter):
-        def send(self, request: PreparedRequest, *args: Any, **given: Any) -> Response:
+        def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
             connect_seconds_max = min(REST_CONNECT_SECONDS_MAX, answer_seconds_max)
-            given["timeout"] = given.get("timeout") or (connect_seconds_max, answer_seconds_max)
-            return super().send(request, *args, **given)
+            options["timeout"] = options.get("timeout") or (connect_seconds_max, answer_seconds_max)
+            return super().send(request, *args, **options)
 
     class BoundedCatalog(RestCatalog):
         def _create_session(self) -> Session:

@@ -1,7 +1,7 @@
 """Opens local files for PyIceberg with plain Python.
 
-PyIceberg's own implementation imports Arrow, which takes longer than to read through a small lake; code that needs only
-metadata should not wait for that. Files elsewhere still use it.
+PyIceberg's own implementation imports Arrow, and that takes longer than reading the metadata of a small lake. Code that
+needs only metadata should not wait for it. Files elsewhere are still opened with PyIceberg's implementation.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LOCAL = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?)?(?=/(?!/))", re.IGNORE
 
 
 def local_path(location: str) -> Path | None:
-    """None if it is not a local file, or not an absolute path."""
-    found = _LOCAL.match(location)
-    return None if found is None else Path(location[found.end() :])
+    """None if the location is not a local file, or not an absolute path."""
+    prefix = _LOCAL.match(location)
+    return None if prefix is None else Path(location[prefix.end() :])
 
 
 class LocalFile(InputFile, OutputFile):
@@ -81,7 +81,7 @@ class LocalFiles(FileIO):
 
 
 class _SyncedFile(io.BufferedWriter):
-    """A file whose content and name survive a power cut once it is closed."""
+    """A file whose content and name survive a power failure once it is closed."""
 
     def __init__(self, path: Path, mode: str) -> None:
         super().__init__(io.FileIO(path, mode))
@@ -102,7 +102,7 @@ class DurableFile(LocalFile):
 
 
 class DurableFiles(LocalFiles):
-    """Files are durable before a commit names them."""
+    """Makes files durable before a commit names them."""
 
     def new_output(self, location: str) -> OutputFile:
         path = local_path(location)

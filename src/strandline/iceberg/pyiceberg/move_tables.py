@@ -1,4 +1,4 @@
-"""Tables that go from one catalog to another: registered in the new one, renamed in the old one."""
+"""Moves tables from one catalog to another: registers them in the new one, and renames them in the old one."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 
 _MOVED = "__moved_"
 _ID_CHARS = 8  # of the migration's id
-_TAKEN_OUT = re.compile(rf"(?P<name>.+){_MOVED}(?P<id>[0-9a-f]{{8}})", re.DOTALL)
+_RENAMED = re.compile(rf"(?P<name>.+){_MOVED}(?P<id>[0-9a-f]{{8}})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class TableThatMoves:
     name: str
     location: str  # of its newest metadata file
-    stored_as: str  # its name in the old catalog: another one when it was taken out of use
+    stored_as: str  # its name in the old catalog: another one once `take_out` has renamed it
 
 
 def list_tables(catalog: PyIcebergCatalog, config: LakeConfig, move_id: str | None) -> list[TableThatMoves]:
-    """Every table of the embedded catalog. Raises RefusedError for views, whose text is not moved, and for what would
-    be left behind."""
+    """All tables of the embedded catalog. Raises RefusedError for what cannot move: views, tables of another catalog in
+    the same file, and tables that another migration has renamed."""
     rows = read_rows(config) or []
     if others := [row.name for row in rows if not row.own]:
         raise RefusedError(
-            f"the catalog's file has tables under another catalog name, which would stay: {', '.join(others)}",
+            f"the catalog's file has tables of another catalog, which would be left behind: {', '.join(others)}",
             hint=f'Drop them, or register them in the catalog "{CATALOG}".',
         )
     if views := [row.name for row in rows if row.own and row.is_view]:
@@ -41,40 +41,40 @@ def list_tables(catalog: PyIcebergCatalog, config: LakeConfig, move_id: str | No
             f"the catalog has views, which cannot move: {', '.join(views)}",
             hint="Drop them, and create them again in the new catalog.",
         )
-    found: list[TableThatMoves] = []
+    tables: list[TableThatMoves] = []
     for stored in catalog.table_names():
-        name, ended = _as_it_was(stored)
-        if ended is not None and (move_id is None or ended != move_id[:_ID_CHARS]):
+        name, renamed_by = _original_name(stored)
+        if renamed_by is not None and (move_id is None or renamed_by != move_id[:_ID_CHARS]):
             raise RefusedError(
-                f"the table {stored} has the name that a migration which was called off gave it",
-                hint="`strandline migrate --abort` gives it its name again. Drop it, if there is another table of that "
-                "name.",
+                f"the table {stored} was renamed by a migration that was called off",
+                hint="`strandline migrate --abort` gives it its old name again. If another table has that name, drop "
+                "this one.",
             )
-        found.append(TableThatMoves(name, catalog.load(stored).metadata_location, stored))
-    return found
+        tables.append(TableThatMoves(name, catalog.load(stored).metadata_location, stored))
+    return tables
 
 
 def register(
     catalog: PyIcebergCatalog, name: str, location: str, expected: TableIdentity, earlier: Collection[str]
 ) -> None:
-    """Registers the table in the new catalog, as it is in the old one. A table that an earlier attempt registered, at
-    one of the `earlier` metadata files, is registered again. Raises RefusedError if another table has the name."""
+    """Registers the table in the new catalog as it is in the old one. If an earlier attempt registered it at one of the
+    `earlier` metadata files, it is registered again. Raises RefusedError if another table has the name, and
+    StorageError if the new catalog changes the table."""
     try:
         catalog.register(name, location)
     except TableAlreadyExistsError:
-        there = catalog.load(name)
-        found = _identity(catalog, there.metadata_location)
-        if found == expected:
+        existing = catalog.load(name)
+        identity = _identity(catalog, existing.metadata_location)
+        if identity == expected:
             return
-        if found.uuid != expected.uuid or there.metadata_location not in earlier:
+        if identity.uuid != expected.uuid or existing.metadata_location not in earlier:
             raise RefusedError(
-                f"the new catalog has another table {name}, at {there.metadata_location}",
+                f"the new catalog has another table {name}, at {existing.metadata_location}",
                 hint="Drop it there, or name a catalog that has no table of this name.",
             ) from None
         catalog.drop(name)
         catalog.register(name, location)
-    found = _identity(catalog, catalog.load(name).metadata_location)
-    if found != expected:
+    if _identity(catalog, catalog.load(name).metadata_location) != expected:
         raise StorageError(
             f"the new catalog did not register {name} as it is: snapshots, branches, tags, properties or uuid differ",
             hint="Check the catalog's own settings, drop the table there, and run the migration again.",
@@ -84,35 +84,36 @@ def register(
 def take_out(
     catalog: PyIcebergCatalog, tables: Collection[TableThatMoves], move_id: str, check: Callable[[], None]
 ) -> Iterator[str]:
-    """Renames the tables, so that nobody commits to them any more. `check` comes before each. Raises StorageError if
-    somebody has committed since they were copied; that table then has its name again."""
+    """Renames the tables in the old catalog, so that nobody commits to them any more, and yields their old names.
+    `check` is called before each one. Raises StorageError if somebody has committed to a table since it was copied;
+    that table has its name again."""
     for table in tables:
         check()
-        stored = _taken_out(table.name, move_id)
+        stored = _name_when_out(table.name, move_id)
         if table.stored_as != stored:
             catalog.rename(table.stored_as, stored)
         if catalog.load(stored).metadata_location != table.location:
             catalog.rename(stored, table.name)
             raise StorageError(
-                f"{table.name} was changed while it was copied, by a program that does not ask the ledger",
-                hint="Stop that program, and run the migration again: it copies only what is new.",
+                f"{table.name} was changed while it was copied, by a program that does not use the ledger",
+                hint="Stop that program, and run the migration again: it copies only the files that are new.",
             )
         yield table.name
 
 
 def put_back(catalog: PyIcebergCatalog, move_id: str | None) -> list[str]:
-    """Undoes `take_out` of this migration, or of all; returns the tables that have their names again. Raises
+    """Undoes `take_out` of this migration, or of all migrations. Returns the tables that have their names again. Raises
     RefusedError if another table has one of the names by now."""
-    there = catalog.table_names()
+    present = catalog.table_names()
     renamed = {
         stored: name
-        for stored, (name, ended) in ((stored, _as_it_was(stored)) for stored in there)
-        if ended is not None and (move_id is None or ended == move_id[:_ID_CHARS])
+        for stored, (name, renamed_by) in ((stored, _original_name(stored)) for stored in present)
+        if renamed_by is not None and (move_id is None or renamed_by == move_id[:_ID_CHARS])
     }
     for stored, name in renamed.items():
-        if name in there:
+        if name in present:
             raise RefusedError(
-                f"the table {stored} cannot have its name again: there is another table {name}",
+                f"the table {stored} cannot get its old name again: there is another table {name}",
                 hint="Drop or rename that one, and run `strandline migrate --abort` again.",
             )
     for stored, name in renamed.items():
@@ -121,27 +122,28 @@ def put_back(catalog: PyIcebergCatalog, move_id: str | None) -> list[str]:
 
 
 def drop_moved(catalog: PyIcebergCatalog, move_id: str) -> None:
-    """The catalog forgets what `take_out` renamed. Files stay."""
+    """Removes from the catalog the tables that `take_out` renamed. Their files stay."""
     for stored in catalog.table_names():
-        if _as_it_was(stored)[1] == move_id[:_ID_CHARS]:
+        if _original_name(stored)[1] == move_id[:_ID_CHARS]:
             catalog.drop(stored)
 
 
 def _identity(catalog: PyIcebergCatalog, location: str) -> TableIdentity:
     document = catalog.read_metadata(location)
     if not isinstance(document, dict):
-        raise TableUnfit(f"{location} is no metadata of a table")
+        raise TableUnfit(f"{location} is not a table's metadata file")
     return TableIdentity.of(document)
 
 
-def _taken_out(name: str, move_id: str) -> str:
+def _name_when_out(name: str, move_id: str) -> str:
     *namespace, last = parse_identifier(name)
     return name_of((*namespace, f"{last}{_MOVED}{move_id[:_ID_CHARS]}"))
 
 
-def _as_it_was(stored: str) -> tuple[str, str | None]:
-    """The name of the table, and of which migration it has an ending, if any."""
+def _original_name(stored: str) -> tuple[str, str | None]:
+    """The table's name before it was renamed, and the id of the migration that renamed it, shortened. None if no
+    migration did."""
     *namespace, last = parse_identifier(stored)
-    if (found := _TAKEN_OUT.fullmatch(last)) is None:
+    if (match := _RENAMED.fullmatch(last)) is None:
         return stored, None
-    return name_of((*namespace, found["name"])), found["id"]
+    return name_of((*namespace, match["name"])), match["id"]

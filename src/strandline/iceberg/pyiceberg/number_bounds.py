@@ -6,7 +6,7 @@ from pyiceberg.manifest import DataFile
 
 
 def number_bounds(file: DataFile, field_id: int) -> tuple[int, int] | None:
-    """The lowest and the highest; None if the manifest has no bounds."""
+    """The lowest and the highest sequence number. None if the manifest has no bounds."""
     lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
     if lower is None or upper is None or len(lower) != 8 or len(upper) != 8:
         return None
@@ -14,5 +14,5 @@ def number_bounds(file: DataFile, field_id: int) -> tuple[int, int] | None:
 
 
 def null_numbers(file: DataFile, field_id: int) -> int | None:
-    """Rows without a sequence number; None if the manifest has no null count."""
+    """How many rows have no sequence number. None if the manifest has no null count."""
     return (file.null_value_counts or {}).get(field_id)

@@ -1,8 +1,8 @@
 """The rows of a table between two sequence numbers, in their order, without a JVM and with bounded memory.
 
-If no delete files apply, and each file is Parquet and in order, files are merged: one batch of each file that is being
-read is in memory. Otherwise the rows are read and sorted window by window: a window has at most as many rows as
-numbers.
+If no delete files apply, and each file is Parquet and in order, the files are merged: one batch of each file that is
+being read is in memory. Otherwise the rows are read and sorted window by window. A window is a range of sequence
+numbers, so it has at most as many rows as numbers.
 
 Importing this imports PyIceberg: heavy paths only.
 """
@@ -55,8 +55,8 @@ class OrderedRows:
 def read_ordered(
     table: Table, lo: int, hi: int, *, columns: Sequence[str] | None = None, window_rows: int = WINDOW_ROWS
 ) -> OrderedRows:
-    """`columns` must have the sequence number; None: all, our own included. Raises DuplicateNumbers while iterating if
-    two rows share a number, and TableUnfit for a table with equality deletes."""
+    """The rows from `lo` to `hi`. `columns` must have the sequence number; None: all columns, our own included. Raises
+    DuplicateNumbers while iterating if two rows share a number, and TableUnfit for a table with equality deletes."""
     name = ".".join(table.name())
     with opening(name):
         schema = table.schema() if columns is None else table.schema().select(*columns)
@@ -66,13 +66,13 @@ def read_ordered(
         files = _ordered_files(table, schema, tasks, lo, hi)
         if files is None and (unsafe := [f.name for f in schema.fields if _loses_nulls(f.field_type)]):
             raise TableUnfit(
-                f"{name} has delete files or files that are not in order, and a column ({unsafe[0]}) that only Spark "
-                "can read from those",
+                f"{name} has delete files, or files that are not in order, and a column ({unsafe[0]}) that only Spark "
+                "can read from such files",
                 hint=_COMPACT,
             )
-        found = _by_window(table, schema, tasks, lo, hi, window_rows) if files is None else merged(files)
-        shape = schema_to_pyarrow(schema, include_field_ids=True)
-    return OrderedRows(shape, checked(found, shape, name))
+        rows = _by_window(table, schema, tasks, lo, hi, window_rows) if files is None else merged(files)
+        arrow_schema = schema_to_pyarrow(schema, include_field_ids=True)
+    return OrderedRows(arrow_schema, checked(rows, arrow_schema, name))
 
 
 def has_rows(table: Table, lo: int, hi: int) -> bool:
@@ -88,7 +88,7 @@ def plan_tasks(table: Table, lo: int, hi: int) -> list[FileScanTask]:
     try:
         return list(table.scan(row_filter=_between(lo, hi)).plan_files())
     except ValueError as e:
-        # PyIceberg has no class of its own for what it cannot plan.
+        # PyIceberg raises a plain ValueError for what it cannot plan.
         snapshot = table.current_snapshot()
         manifests = [] if snapshot is None else snapshot.manifests(table.io)
         if not SnapshotDeletes(table, manifests).has_equality_deletes:
@@ -98,8 +98,7 @@ def plan_tasks(table: Table, lo: int, hi: int) -> list[FileScanTask]:
         ) from e
 
 
-# --- ordered files without deletes
-# --------------------------------------------------------------------------------------
+# --- ordered files without deletes ---------------------------------------------------------------------------------
 
 
 class OrderedFileRows:
@@ -126,7 +125,7 @@ class OrderedFileRows:
         return int(self._in_memory[SEQ_COLUMN][-1].as_py())
 
     def take(self, until: int) -> pa.Table:
-        """Removes and returns the rows in memory up to this number."""
+        """Removes and returns the rows in memory up to this sequence number."""
         if self._buffer is None:
             return _NONE
         end = int(self._buffer[SEQ_COLUMN].to_numpy().searchsorted(until, "right"))
@@ -148,7 +147,7 @@ _NONE = pa.table({})
 
 
 def merged(files: Sequence[OrderedFileRows]) -> Iterator[pa.Table]:
-    """Yields the rows in order. Opens a file when the others have reached its first number."""
+    """Yields the rows in order. Opens a file when the other files have reached its first sequence number."""
     waiting = deque(sorted(files, key=lambda f: f.lo))
     begun: list[OrderedFileRows] = []
     try:
@@ -156,9 +155,9 @@ def merged(files: Sequence[OrderedFileRows]) -> Iterator[pa.Table]:
             begun = [f for f in begun if f.fill()]
             horizon = min((f.last for f in begun), default=None)
             while waiting and (horizon is None or waiting[0].lo <= horizon):
-                begun.append(one := waiting.popleft())
-                if one.fill():
-                    horizon = one.last if horizon is None else min(horizon, one.last)
+                begun.append(file := waiting.popleft())
+                if file.fill():
+                    horizon = file.last if horizon is None else min(horizon, file.last)
             if horizon is not None:
                 parts = [part for f in begun if (part := f.take(horizon)).num_rows]
                 yield parts[0] if len(parts) == 1 else pa.concat_tables(parts).sort_by(SEQ_COLUMN)
@@ -174,15 +173,15 @@ def _ordered_files(
     field_id = schema.find_field(SEQ_COLUMN).field_id
     if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
         return None
-    found = []
+    files = []
     for task in tasks:
         with opened(table.io, task.file.file_path) as file:
             if (file_schema := schema_of(file)) is None or not in_order(file, row_groups(file, lo, hi)[0]):
                 return None
         first, _ = number_bounds(task.file, field_id) or (0, SEQ_MAX)
         read = partial(_rows_of, table.io, task.file.file_path, schema, file_schema, lo, hi)
-        found.append(OrderedFileRows(max(first, lo), read))
-    return found
+        files.append(OrderedFileRows(max(first, lo), read))
+    return files
 
 
 def schema_of(file: pq.ParquetFile) -> Schema | None:
@@ -204,18 +203,19 @@ def rows_between(
     """A file's rows with the columns of the table, in the order of the file."""
     wanted = schema.field_ids
     names = [f.name for f in file_schema.fields if f.field_id in wanted]
-    groups, whole = row_groups(file, lo, hi)
-    few = rows_per_batch(file, groups, rows_max)
-    for batch in file.iter_batches(few, row_groups=groups, columns=names, use_threads=False):
+    groups, only_in_range = row_groups(file, lo, hi)
+    rows_max = rows_per_batch(file, groups, rows_max)
+    for batch in file.iter_batches(rows_max, row_groups=groups, columns=names, use_threads=False):
         rows = _keep_nulls(pa.Table.from_batches([projected(schema, file_schema, batch)]), batch, schema)
-        if not whole:
+        if not only_in_range:
             rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
         if rows.num_rows:
             yield rows
 
 
 def _loses_nulls(kind: IcebergType) -> bool:
-    """Whether PyIceberg's projection makes empty values of null ones: of lists and maps that contain structs."""
+    """Whether PyIceberg's projection turns null values of this type into empty ones. It does so for lists and maps that
+    contain structs."""
     match kind:
         case StructType():
             return any(_loses_nulls(f.field_type) for f in kind.fields)
@@ -234,13 +234,13 @@ def _holds_struct(kind: IcebergType) -> bool:
 
 
 def _keep_nulls(rows: pa.Table, in_file: pa.RecordBatch, schema: Schema) -> pa.Table:
-    """The projected rows, with columns that `_loses_nulls` taken from the file itself."""
-    known = {id_of(field): n for n, field in enumerate(in_file.schema)}
+    """The projected rows. Columns to which `_loses_nulls` applies are taken from the file itself."""
+    index_of = {id_of(field): n for n, field in enumerate(in_file.schema)}
     for n, field in enumerate(schema.fields):
-        if _loses_nulls(field.field_type) and field.field_id in known:
-            column = _column(in_file, known[field.field_id], field)
-            # Without an Arrow schema in its metadata, a file has smaller list and text types than the table: `checked`
-            # casts them together.
+        if _loses_nulls(field.field_type) and field.field_id in index_of:
+            column = _column(in_file, index_of[field.field_id], field)
+            # A file without an Arrow schema in its metadata has smaller list and text types than the table. `checked`
+            # casts all columns at once.
             rows = rows.set_column(n, rows.schema.field(n).with_type(column.type), column)
     return rows
 
@@ -252,11 +252,12 @@ def _column(in_file: pa.RecordBatch, n: int, field: NestedField) -> pa.Array[Any
 
 @contextmanager
 def opened(io: FileIO, location: str) -> Iterator[pq.ParquetFile]:
-    away = "://" in location and not location.startswith("file://")
+    is_remote = "://" in location and not location.startswith("file://")
+    buffer_bytes = 0 if is_remote else _BUFFER_BYTES
     with (
         io.new_input(location).open() as handle,
         # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
-        pq.ParquetFile(cast("IO[bytes]", handle), pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
+        pq.ParquetFile(cast("IO[bytes]", handle), pre_buffer=is_remote, buffer_size=buffer_bytes) as file,
     ):
         yield file
 
@@ -279,11 +280,12 @@ def _by_window(
             yield scan.to_table(inside).sort_by(SEQ_COLUMN)
 
 
-def checked(found: Iterator[pa.Table], shape: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
+def checked(parts: Iterator[pa.Table], schema: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of this schema. Raises DuplicateNumbers if two rows share a sequence number."""
     last = 0
     with opening(name):
-        for rows in found:
-            for batch in rows.cast(shape).combine_chunks().to_batches(max_chunksize=WINDOW_ROWS):
+        for rows in parts:
+            for batch in rows.cast(schema).combine_chunks().to_batches(max_chunksize=WINDOW_ROWS):
                 numbers: Any = batch.column(SEQ_COLUMN).to_numpy()
                 repeated = numbers[numbers <= np.concatenate(([last], numbers[:-1]))]
                 if len(repeated):

@@ -20,7 +20,7 @@ _FILES = "strandline.iceberg.pyiceberg.local_files.DurableFiles"
 
 @dataclass(frozen=True, slots=True)
 class CatalogAddress:
-    """A catalog: a SQLite file on this machine, or a REST server. It is pickled and sent to the executors."""
+    """A catalog: a SQLite file on this machine, or a REST server. It is pickled and sent to executors."""
 
     place: str  # the file, or the server's address
     is_remote: bool

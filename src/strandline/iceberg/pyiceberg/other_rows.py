@@ -1,5 +1,5 @@
-"""Writes Arrow rows into data files of a table, and reads rows back by their sequence numbers. Importing this imports
-PyIceberg and Arrow.
+"""Writes Arrow rows into data files of a table of another catalog, and reads rows back by their sequence numbers.
+Importing this imports PyIceberg and Arrow.
 
 Rows have Spark's types: a `uuid` is text, a `fixed` is bytes.
 """
@@ -39,30 +39,30 @@ if TYPE_CHECKING:
     from strandline.iceberg.number_ranges import Numbers
 
 
-_DAYS = (-719_162, 2_932_896)  # the first and the last of Python's own
+_DAYS = (-719_162, 2_932_896)  # the first and the last day of Python's dates, since 1970-01-01
 _MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 
 
 def write_rows(loaded: LoadedTable, rows: pa.Table) -> WrittenFiles:
-    """Writes the rows into data files, one for each partition. Columns that the rows do not have are null. Raises
+    """Writes the rows into data files, one for each partition. Columns that the rows do not have become null. Raises
     ValueError or ArrowInvalid for a value that the table cannot store, and StorageError."""
     table = loaded.table
     schema = table.schema()
     arrow = schema_to_pyarrow(schema)  # with field ids, by which readers find the columns of a file
-    given = rows.combine_chunks()
+    rows = rows.combine_chunks()
     columns = [
-        to_iceberg(given.column(f.name).combine_chunks(), f.type)
-        if f.name in given.column_names
-        else pa.nulls(given.num_rows, f.type)
+        to_iceberg(rows.column(f.name).combine_chunks(), f.type)
+        if f.name in rows.column_names
+        else pa.nulls(rows.num_rows, f.type)
         for f in arrow
     ]
-    whole = pa.Table.from_arrays(columns, schema=arrow)
-    metadata, name = _without_far_bounds(table.metadata, whole), uuid.uuid4()
-    places, model = table.location_provider(), ParquetFormatModel()
+    converted = pa.Table.from_arrays(columns, schema=arrow)
+    metadata, name = _without_far_bounds(table.metadata, converted), uuid.uuid4()
+    locations, model = table.location_provider(), ParquetFormatModel()
     files = []
     with explained(loaded.name):
-        for n, (key, group) in enumerate(divide(table.spec(), schema, whole)):
-            path = places.new_data_location(f"00000-{n}-{name}.parquet", cast("PartitionKey | None", key))
+        for n, (key, group) in enumerate(divide(table.spec(), schema, converted)):
+            path = locations.new_data_location(f"00000-{n}-{name}.parquet", cast("PartitionKey | None", key))
             output = table.io.new_output(path)
             writer = model.create_writer(output, schema, metadata.properties)
             with writer:
@@ -85,19 +85,21 @@ def write_rows(loaded: LoadedTable, rows: pa.Table) -> WrittenFiles:
 
 
 def _without_far_bounds(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
-    """PyIceberg reads bounds as Python's dates and times, which have fewer years than Iceberg's. Columns with other
-    years get no bounds, so that readers open their files."""
-    far = [name for name in rows.column_names if _is_far(rows.column(name).combine_chunks())]
-    ours = {f"write.metadata.metrics.column.{name}": "counts" for name in far}
-    return metadata.model_copy(update={"properties": {**metadata.properties, **ours}}) if far else metadata
+    """The metadata to write these rows with: columns with dates or times beyond Python's years get no bounds. PyIceberg
+    reads bounds as Python's dates and times, which have fewer years than Iceberg's. Without bounds, it opens the
+    files."""
+    far = [name for name in rows.column_names if _has_far_times(rows.column(name).combine_chunks())]
+    metrics = {f"write.metadata.metrics.column.{name}": "counts" for name in far}
+    return metadata.model_copy(update={"properties": {**metadata.properties, **metrics}}) if far else metadata
 
 
-def _is_far(array: Any) -> bool:
+def _has_far_times(array: Any) -> bool:
+    """Whether the column has a date or time that Python's own cannot represent."""
     kind = array.type
     if pa.types.is_struct(kind):
-        return any(map(_is_far, array.flatten()))
+        return any(map(_has_far_times, array.flatten()))
     if pa.types.is_map(kind) or pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        return _is_far(list_parts(array)[1])
+        return _has_far_times(list_parts(array)[1])
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         return False
     first, last = _DAYS if pa.types.is_date(kind) else _MICROSECONDS
@@ -113,7 +115,8 @@ class _File:
 
 
 class OtherTableReader:
-    """Reads main as it was loaded. Files are planned once; a range opens only files that may have rows of it."""
+    """Reads main as it was loaded. Files are planned once. Reading a range opens only files that may have rows of
+    it."""
 
     def __init__(self, loaded: LoadedTable) -> None:
         self._table = loaded.table
@@ -121,20 +124,20 @@ class OtherTableReader:
         self.has_numbers = SEQ_COLUMN in self._table.schema().column_names
 
     def numbers(self, rows: SeqRange | None, lane: str | None) -> Iterator[Numbers]:
-        """The sequence numbers in a range, part by part; one on two rows appears twice. `lane` chooses the rows of one
-        logical partition. Raises StorageError."""
+        """The sequence numbers in a range, part by part. A number that is on two rows appears twice. `lane` chooses the
+        rows of one logical partition. Raises StorageError."""
         for part in self._parts(rows, lane, (SEQ_COLUMN,)):
             yield part.column(0).to_numpy()
 
     def rows(self, rows: SeqRange, lane: str | None) -> pa.Table | None:
-        """The rows of a range in order, in Spark's types, all columns but the lane's; None if there are none.
+        """The rows of a range in order, in Spark's types, with all columns but the lane's. None if there are none.
         Raises StorageError."""
         names = tuple(f.name for f in self._table.schema().fields if f.name != PARTITION_COLUMN)
-        found = list(self._parts(rows, lane, names))
-        return pa.concat_tables(found, promote_options="permissive").sort_by(SEQ_COLUMN) if found else None
+        parts = list(self._parts(rows, lane, names))
+        return pa.concat_tables(parts, promote_options="permissive").sort_by(SEQ_COLUMN) if parts else None
 
     def _parts(self, rows: SeqRange | None, lane: str | None, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-        """Rows with a sequence number, a row group at a time: files may be too large for memory."""
+        """The rows with a sequence number, one row group at a time: files may be too large for memory."""
         for name in (SEQ_COLUMN, PARTITION_COLUMN)[: 1 if lane is None else 2]:
             if name not in self._table.schema().column_names:
                 raise SchemaError(f"{self._name} has no column {name}")
@@ -147,31 +150,31 @@ class OtherTableReader:
         self, task: FileScanTask, rows: SeqRange | None, lane: str | None, columns: tuple[str, ...]
     ) -> Iterator[pa.Table]:
         if task.file.file_format != FileFormat.PARQUET:
-            raise StorageError(f"{self._name} has {task.file.file_format} files, which cannot be read back here")
+            raise StorageError(f"{self._name} has {task.file.file_format} files, and only Parquet files can be read")
         schema, needed = self._table.schema(), {*columns, SEQ_COLUMN, *([] if lane is None else [PARTITION_COLUMN])}
         fields = [f for f in schema.fields if f.name in needed]
         deleted = deleted_positions(self._table.io, task)
         with self._table.io.new_input(task.file.file_path).open() as source:
             file = pq.ParquetFile(cast("Any", source))
-            there = {field_id(f): f for f in file.schema_arrow}
-            number = there.get(schema.find_field(SEQ_COLUMN).field_id)
-            first = 0
+            in_file = {field_id(f): f for f in file.schema_arrow}
+            number = in_file.get(schema.find_field(SEQ_COLUMN).field_id)
+            end = 0
             bounds = [] if number is None else footer_bounds(file.metadata, number.name)
-            for group, of_group in enumerate(bounds):
-                start, first = first, first + file.metadata.row_group(group).num_rows
-                if not _may_have(of_group, rows):
+            for group, group_bounds in enumerate(bounds):
+                start, end = end, end + file.metadata.row_group(group).num_rows
+                if not _may_have(group_bounds, rows):
                     continue
-                names = [there[f.field_id].name for f in fields if f.field_id in there]
+                names = [in_file[f.field_id].name for f in fields if f.field_id in in_file]
                 read = file.read_row_group(group, columns=names)
-                made = [
-                    from_file(read[there[f.field_id].name].combine_chunks(), there[f.field_id], f)
-                    if f.field_id in there
+                arrays = [
+                    from_file(read[in_file[f.field_id].name].combine_chunks(), in_file[f.field_id], f)
+                    if f.field_id in in_file
                     else pa.nulls(read.num_rows)
                     for f in fields
                 ]
-                part = pa.table(made, names=[f.name for f in fields])
+                part = pa.table(arrays, names=[f.name for f in fields])
                 if len(deleted):
-                    part = part.filter(pa.array(~np.isin(np.arange(start, first), deleted)))
+                    part = part.filter(pa.array(~np.isin(np.arange(start, end), deleted)))
                 chosen = part.filter(_condition(rows, lane)).select(list(columns))
                 if chosen.num_rows:
                     yield chosen
@@ -191,7 +194,7 @@ def _may_have(bounds: tuple[int, int] | None, rows: SeqRange | None) -> bool:
 
 def _condition(rows: SeqRange | None, lane: str | None) -> pc.Expression:
     number: Any = pc.field(SEQ_COLUMN)
-    found = number.is_valid()
+    condition = number.is_valid()
     if rows is not None:
-        found = found & (number >= int(rows.lo)) & (number <= int(rows.hi))
-    return cast("pc.Expression", found if lane is None else found & (pc.field(PARTITION_COLUMN) == lane))
+        condition = condition & (number >= int(rows.lo)) & (number <= int(rows.hi))
+    return cast("pc.Expression", condition if lane is None else condition & (pc.field(PARTITION_COLUMN) == lane))

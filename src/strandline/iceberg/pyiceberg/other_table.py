@@ -2,7 +2,7 @@
 Importing this imports PyIceberg.
 
 A commit requires that main is the snapshot that was loaded, so the loaded properties are those that the commit
-replaces. Every commit moves main, also one without rows.
+replaces. A commit moves main even if it adds no rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEW_TABLE = {
     METRICS_PROPERTY: "full",
     "write.parquet.compression-codec": "zstd",
     _MANIFEST_MERGE: "true",  # PyIceberg's default differs from that of Iceberg's Java library
-    # The commit that takes a metadata file off the table's list deletes the file.
+    # The commit that drops a metadata file from the table's log also deletes the file.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -60,8 +60,8 @@ class LoadedTable:
     data_format: str
     main: SnapshotId | None
     links: Links = field(repr=False)
-    rows: int | None  # in main, by its summary; None if it has no total
-    table: Table = field(repr=False)  # PyIceberg's own, for this room
+    rows: int | None  # in main, according to its summary; None if the summary has no total
+    table: Table = field(repr=False)  # PyIceberg's own; only this package uses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ CommitResult = Committed | NotCommitted | InDoubt
 
 
 class OtherTable:
-    """It is pickled, and opens its catalog on first use."""
+    """A table of another catalog. It is pickled and sent to executors, and opens its catalog on first use."""
 
     def __init__(self, catalog: CatalogAddress, identifier: tuple[str, ...]) -> None:
         self.address = catalog
@@ -122,7 +122,8 @@ class OtherTable:
     def _open(self) -> Catalog:
         if self._catalog is None:
             self._catalog = self.address.open()
-            # With only the heads of branches, history would look expired. Set last, to override the server.
+            # A catalog that loads only the heads of branches would make history look expired. Set last, to override
+            # the server.
             self._catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
         return self._catalog
 
@@ -136,8 +137,8 @@ class OtherTable:
                 return None
 
     def create(self, columns: Sequence[Column]) -> None:
-        """Creates the table with optional columns only: the owner may add rows too, and a required column may become
-        optional. Does nothing if the table exists."""
+        """Creates the table with optional columns only: its owner may add rows, too, and a required column of the
+        dataset may become optional. Does nothing if the table exists."""
         catalog = self._open()
         optional = [Column(c.name, c.type, required=False, doc=c.doc) for c in columns]
         schema = Schema.model_validate(iceberg_schema(optional))
@@ -164,13 +165,13 @@ class OtherTable:
         properties: Callable[[Anchor], Mapping[str, str]],
         summary: Mapping[str, str],
     ) -> CommitResult:
-        """Adds the files to main, if main is as it was loaded, and sets the properties, which may name the snapshot
-        that the commit makes. One attempt. With a REST catalog every failure is in doubt: a commit that a gateway sends
-        twice conflicts with itself. Raises StorageError if the commit was not sent."""
+        """Adds the files to main and sets the properties in one commit, if main is as it was loaded. `properties` gets
+        the snapshot that the commit creates. Makes one attempt. With a REST catalog, a failure is always in doubt: a
+        commit that a gateway sends twice conflicts with itself. Raises StorageError if the commit was not sent."""
         table = loaded.table
         # One attempt: PyIceberg's own retries would repeat properties that were decided on an older version.
-        ours = {_MANIFEST_MERGE: "true", **table.metadata.properties, "commit.retry.num-retries": "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": ours})
+        once = {_MANIFEST_MERGE: "true", **table.metadata.properties, "commit.retry.num-retries": "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": once})
         try:
             transaction = table.transaction()
             sequence = table.metadata.next_sequence_number()
@@ -194,7 +195,7 @@ class OtherTable:
         return Committed(head)
 
     def discard(self, loaded: LoadedTable, files: WrittenFiles) -> None:
-        """Removes files that no commit can name any more. Ignores failures: such a file stays as an orphan."""
+        """Removes files that no commit can name any more. Ignores failures: a file that stays is an orphan."""
         for file in files.files:
             with suppress(Exception):
                 loaded.table.io.delete(file.file_path)

@@ -1,5 +1,5 @@
-"""Divides rows by the partitions of a table, over whole columns: PyIceberg needs a further library for transforms over
-Arrow. Importing this imports PyIceberg and Arrow."""
+"""Divides rows by the partitions of a table. Transforms are computed over whole columns: PyIceberg itself needs another
+library for that. Importing this imports PyIceberg and Arrow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from strandline.iceberg.pyiceberg.arrow_values import binary_content
 
 _Hashes = npt.NDArray[np.uint32]
 _DAY_MICROSECONDS, _HOUR_MICROSECONDS = 86_400_000_000, 3_600_000_000
-_KNOWN = (
+_SUPPORTED = (
     BucketTransform, DayTransform, HourTransform, IdentityTransform, MonthTransform, TruncateTransform, VoidTransform,
     YearTransform,
 )  # fmt: skip
@@ -54,27 +54,27 @@ class Key:
 def check_spec(spec: PartitionSpec) -> None:
     """Raises SchemaError if rows cannot be divided by one of the transforms."""
     for field in spec.fields:
-        if not isinstance(field.transform, _KNOWN):
-            raise SchemaError(f"the table is partitioned by {field.transform}, which Strandline does not know")
+        if not isinstance(field.transform, _SUPPORTED):
+            raise SchemaError(f"the table is partitioned by {field.transform}, which Strandline does not support")
 
 
 def divide(spec: PartitionSpec, schema: Schema, rows: pa.Table) -> Iterator[tuple[Key | None, pa.Table]]:
-    """The rows of each partition, in their order; all of them with None if the table has no partitions."""
+    """The rows of each partition, in the order that they had. For an unpartitioned table: all rows, with None."""
     if spec.is_unpartitioned():
         yield None, rows
         return
     encoded = [_encoded(_values(field, schema, rows)) for field in spec.fields]
-    codes = reduce(lambda at, one: at * (len(one[1]) + 1) + one[0], encoded, np.zeros(rows.num_rows, np.int64))
+    codes = reduce(lambda code, one: code * (len(one[1]) + 1) + one[0], encoded, np.zeros(rows.num_rows, np.int64))
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order], prepend=codes[order][0] - 1))
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         first = order[start]
-        record = Record(*(known[code[first]] if code[first] < len(known) else None for code, known in encoded))
+        record = Record(*(values[code[first]] if code[first] < len(values) else None for code, values in encoded))
         yield Key(record, _path(spec, schema, record)), rows.take(order[start:end])
 
 
 def _path(spec: PartitionSpec, schema: Schema, record: Record) -> str:
-    """A folder for people: readers of the table use the manifests."""
+    """The partition's folder. It only helps people: readers of the table use the manifests."""
     try:
         return spec.partition_to_path(record, schema)
     except (OverflowError, ValueError):  # Python's own times have fewer years
@@ -82,17 +82,18 @@ def _path(spec: PartitionSpec, schema: Schema, record: Record) -> str:
 
 
 def _encoded(values: Any) -> tuple[npt.NDArray[np.int64], list[Any]]:
-    """For each row the position of its value in the list of all values; a null has the position after the last."""
-    found = values.dictionary_encode()
-    known = found.dictionary.to_pylist()
-    return pc.fill_null(found.indices.cast(pa.int64()), len(known)).to_numpy(zero_copy_only=False), known
+    """For each row the position of its value in the list of all values, and that list. A null has the position after
+    the last one."""
+    encoded = values.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    return pc.fill_null(encoded.indices.cast(pa.int64()), len(distinct)).to_numpy(zero_copy_only=False), distinct
 
 
 def _values(field: PartitionField, schema: Schema, rows: pa.Table) -> Any:
     """A value for each row, as manifests store it: a date is the number of its day, a UUID is bytes."""
     name, kind = schema.find_column_name(field.source_id), schema.find_type(field.source_id)
     if name is None:
-        raise SchemaError(f"the table is partitioned by {field.name}, and the column is gone")
+        raise SchemaError(f"the table is partitioned by {field.name}, whose column was dropped")
     source = _column(rows, name)
     match field.transform:
         case VoidTransform():
@@ -111,17 +112,17 @@ def _values(field: PartitionField, schema: Schema, rows: pa.Table) -> Any:
             return _truncated(source, kind, truncate)
         case BucketTransform() as bucket:
             return _bucket(source, kind, bucket)
-    raise SchemaError(f"the table is partitioned by {field.transform}, which Strandline does not know")
+    raise SchemaError(f"the table is partitioned by {field.transform}, which Strandline does not support")
 
 
 def _column(rows: pa.Table, path: str) -> Any:
     if path in rows.column_names:
         return rows.column(path).combine_chunks()
     outer, *inner = path.split(".")
-    found: Any = rows.column(outer).combine_chunks()
+    column: Any = rows.column(outer).combine_chunks()
     for name in inner:
-        found = found.flatten()[[f.name for f in found.type].index(name)]
-    return found
+        column = column.flatten()[[f.name for f in column.type].index(name)]
+    return column
 
 
 def _stored(array: Any) -> Any:
@@ -132,8 +133,9 @@ def _stored(array: Any) -> Any:
     return array.cast(pa.int64()) if pa.types.is_timestamp(array.type) else array
 
 
-def _with_nulls(made: npt.NDArray[Any], source: Any) -> Any:
-    return pa.array(made.astype(np.int32), mask=pc.is_null(source).to_numpy(zero_copy_only=False))
+def _with_nulls(values: npt.NDArray[Any], source: Any) -> Any:
+    """The values, with null where the source is null."""
+    return pa.array(values.astype(np.int32), mask=pc.is_null(source).to_numpy(zero_copy_only=False))
 
 
 def _integers(source: Any) -> npt.NDArray[np.int64]:
@@ -142,9 +144,9 @@ def _integers(source: Any) -> npt.NDArray[np.int64]:
 
 
 def _time(source: Any, unit: Any) -> Any:
-    found = _integers(source)
-    days = found if pa.types.is_date(source.type) else np.floor_divide(found, _DAY_MICROSECONDS)
-    micros = found * _DAY_MICROSECONDS if pa.types.is_date(source.type) else found
+    numbers = _integers(source)
+    days = numbers if pa.types.is_date(source.type) else np.floor_divide(numbers, _DAY_MICROSECONDS)
+    micros = numbers * _DAY_MICROSECONDS if pa.types.is_date(source.type) else numbers
     return _with_nulls(unit(days, micros).astype(np.int64), source)
 
 
@@ -155,8 +157,8 @@ def _truncated(source: Any, kind: IcebergType, truncate: Any) -> Any:
     if isinstance(kind, BinaryType):
         return pc.binary_slice(source, 0, width)
     if pa.types.is_integer(source.type):
-        found = _integers(source)
-        return pa.array(found - np.mod(found, width), mask=pc.is_null(source).to_numpy(zero_copy_only=False))
+        numbers = _integers(source)
+        return pa.array(numbers - np.mod(numbers, width), mask=pc.is_null(source).to_numpy(zero_copy_only=False))
     return _by_distinct_value(source, truncate.transform(kind), source.type)
 
 
@@ -177,28 +179,28 @@ def _bucket(source: Any, kind: IcebergType, bucket: Any) -> Any:
 
 
 def _by_distinct_value(source: Any, transform: Any, kind: pa.DataType) -> Any:
-    """PyIceberg transforms one value at a time."""
-    found = source.dictionary_encode()
-    return pa.array([transform(v) for v in found.dictionary.to_pylist()], kind).take(found.indices)
+    """Transforms each distinct value once, with PyIceberg, which takes one value at a time."""
+    encoded = source.dictionary_encode()
+    return pa.array([transform(v) for v in encoded.dictionary.to_pylist()], kind).take(encoded.indices)
 
 
 def murmur3(content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> _Hashes:
-    """MurmurHash3 of 32 bits, with seed 0, of each value: the bytes between two offsets."""
+    """The 32-bit MurmurHash3, with seed 0, of each value. A value is the bytes between two offsets."""
     lengths, starts = np.diff(offsets), offsets[:-1]
-    found: _Hashes = np.zeros(len(lengths), np.uint32)
+    hashes: _Hashes = np.zeros(len(lengths), np.uint32)
     blocks = lengths // 4
     for block in range(int(blocks.max(initial=0))):
         active = np.flatnonzero(blocks > block)
         at = starts[active] + 4 * block
-        mixed = found[active] ^ _mix(_word(content, at, 4))
-        found[active] = _rotate(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+        mixed = hashes[active] ^ _mix(_word(content, at, 4))
+        hashes[active] = _rotate(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
     for rest in (1, 2, 3):
         active = np.flatnonzero(lengths % 4 == rest)
-        found[active] ^= _mix(_word(content, starts[active] + 4 * blocks[active], rest))
-    found ^= lengths.astype(np.uint32)
+        hashes[active] ^= _mix(_word(content, starts[active] + 4 * blocks[active], rest))
+    hashes ^= lengths.astype(np.uint32)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        found = (found ^ found >> np.uint32(shift)) * np.uint32(factor)
-    return found ^ found >> np.uint32(16)
+        hashes = (hashes ^ hashes >> np.uint32(shift)) * np.uint32(factor)
+    return hashes ^ hashes >> np.uint32(16)
 
 
 def _word(content: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int) -> _Hashes:

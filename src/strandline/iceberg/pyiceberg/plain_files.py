@@ -1,7 +1,7 @@
 """Plans and reads a table's rows between two sequence numbers from Parquet files to which no deletes apply.
 
-Planning reads manifests only. Reading opens a file when the rows before it have been read: for the first few rows, only
-the first file. Importing this imports PyIceberg: heavy paths only.
+Planning reads manifests only. Reading opens a file when the rows before it have been read, so the first few rows need
+only the first file. Importing this imports PyIceberg: heavy paths only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from strandline.iceberg.pyiceberg.ordered_rows import (
 
 @dataclass(frozen=True, slots=True)
 class PlainFile:
-    """A Parquet file that no delete file applies to."""
+    """A Parquet file to which no delete file applies."""
 
     location: str
     lo: int  # the lowest and the highest sequence number in it
@@ -47,8 +47,9 @@ class PlainFile:
 
 
 def plan_plain_files(table: Table, lo: int, hi: int, *, files_max: int) -> list[PlainFile] | None:
-    """The files that may have rows between these sequence numbers, by their lowest; None if there are too many, or with
-    delete files, other formats, or columns whose default is not in the files."""
+    """The files that may have rows from `lo` to `hi`, ordered by their lowest sequence number. None if this module
+    cannot read the table: it has too many files, delete files, files that are not Parquet or have no bounds, or columns
+    with a default that is not in the files."""
     schema = table.schema()
     with opening(".".join(table.name())):
         if any(schema.find_field(n).initial_default is not None for n in schema.field_ids):
@@ -58,15 +59,15 @@ def plan_plain_files(table: Table, lo: int, hi: int, *, files_max: int) -> list[
         total = None if snapshot.summary is None else snapshot.summary["total-data-files"]
         if total is not None and int(total) > files_max:
             return None
-        found = []
-        number = schema.find_field(SEQ_COLUMN).field_id
+        files = []
+        seq_field_id = schema.find_field(SEQ_COLUMN).field_id
         for task in plan_tasks(table, lo, hi):
-            bounds = number_bounds(task.file, number)
+            bounds = number_bounds(task.file, seq_field_id)
             if task.delete_files or task.file.file_format != FileFormat.PARQUET or bounds is None:
                 return None
             file = task.file
-            found.append(PlainFile(file.file_path, *bounds, file.record_count, file.file_size_in_bytes))
-    return sorted(found, key=lambda f: f.lo)
+            files.append(PlainFile(file.file_path, *bounds, file.record_count, file.file_size_in_bytes))
+    return sorted(files, key=lambda f: f.lo)
 
 
 def read_plain_files(
@@ -83,11 +84,11 @@ def read_plain_files(
     ids, and DuplicateNumbers if two rows share a number."""
     name = ".".join(table.name())
     schema = table.schema() if columns is None else table.schema().select(*columns)
-    shape = schema_to_pyarrow(schema, include_field_ids=True)
+    arrow_schema = schema_to_pyarrow(schema, include_field_ids=True)
     rows = [
         OrderedFileRows(max(f.lo, lo), partial(_rows_of, table.io, f.location, schema, lo, hi, rows_max)) for f in files
     ]
-    return checked(merged(rows), shape, name)
+    return checked(merged(rows), arrow_schema, name)
 
 
 def _rows_of(io: FileIO, location: str, schema: Schema, lo: int, hi: int, rows_max: int) -> Generator[pa.Table]:

@@ -27,7 +27,7 @@ _ANY = (0, int(SEQ_MAX))
 
 @dataclass(frozen=True, slots=True)
 class RangeFile:
-    """A data file that may have rows of a range. Its sequence numbers are between `lo` and `hi`."""
+    """A data file that may have rows of a range. Its sequence numbers are from `lo` to `hi`."""
 
     location: str
     lo: int
@@ -38,7 +38,7 @@ class RangeFile:
 
 
 class RangeFiles:
-    """Finds files of one table."""
+    """Finds files of one table, and caches the bounds of its manifests."""
 
     def __init__(self) -> None:
         self._bounds: dict[str, tuple[int, int]] = {}  # by manifest
@@ -58,20 +58,20 @@ class RangeFiles:
             entries = [e for m in data for e in self._entries(table, m, lo, hi) if may_match(e.data_file)]
             deletes = SnapshotDeletes(table, manifests if entries else ())
             try:
-                found = [_found(table, name, e, deletes.of(e)) for e in entries]
+                files = [_range_file(table, name, e, deletes.of(e)) for e in entries]
             except EqualityDeletes:
                 raise TableUnfit(f"{name} has equality deletes, which only Spark can read", hint=_COMPACT) from None
-            return sorted(found, key=lambda f: (f.lo, f.location))
+            return sorted(files, key=lambda f: (f.lo, f.location))
 
     def _entries(self, table: Table, manifest: ManifestFile, lo: int, hi: int) -> Iterator[ManifestEntry]:
-        known = self._bounds.get(manifest.manifest_path)
-        if known is not None and not _meet(known, lo, hi):
+        cached = self._bounds.get(manifest.manifest_path)
+        if cached is not None and not _overlap(cached, lo, hi):
             return
         lowest, highest = _NO_NUMBERS
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             bounds = _bounds(table, entry.data_file)
             lowest, highest = min(lowest, bounds[0]), max(highest, bounds[1])
-            if _meet(bounds, lo, hi):
+            if _overlap(bounds, lo, hi):
                 yield entry
         self._bounds[manifest.manifest_path] = lowest, highest
 
@@ -81,7 +81,7 @@ def fields_of(table: Table) -> list[dict[str, Any]]:
     return list(table.schema().model_dump()["fields"])
 
 
-def _meet(bounds: tuple[int, int], lo: int, hi: int) -> bool:
+def _overlap(bounds: tuple[int, int], lo: int, hi: int) -> bool:
     return bounds[0] <= hi and lo <= bounds[1]
 
 
@@ -92,7 +92,7 @@ def _bounds(table: Table, file: DataFile) -> tuple[int, int]:
     return number_bounds(file, field.field_id) or _ANY
 
 
-def _found(table: Table, name: str, entry: ManifestEntry, deletes: Sequence[DataFile]) -> RangeFile:
+def _range_file(table: Table, name: str, entry: ManifestEntry, deletes: Sequence[DataFile]) -> RangeFile:
     file = entry.data_file
     if file.file_format != FileFormat.PARQUET:
         raise TableUnfit(f"{name} has {file.file_format} files, which only Spark can read", hint=_COMPACT)

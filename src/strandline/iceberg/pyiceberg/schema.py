@@ -1,4 +1,4 @@
-"""Converts columns to PyIceberg's schemas and back, and describes a table in the terms that `dataset create` takes.
+"""Converts columns to PyIceberg's schemas and back, and describes a table in the notation of `dataset create`.
 
 Importing this imports PyIceberg: heavy paths only.
 """
@@ -52,7 +52,9 @@ def check_deliver_by(columns: Sequence[Column], deliver_by: Sequence[str]) -> No
     types = {c.name: c.type for c in columns}
     for name in deliver_by:
         if name not in types:
-            raise SchemaError(f"--deliver-by names {name}, and there is no such column", hint=_known(list(types)))
+            raise SchemaError(
+                f"--deliver-by names {name}, and there is no such column", hint=_existing_columns(list(types))
+            )
         if not isinstance(types[name], Primitive):
             raise SchemaError(f"--deliver-by names {name}, which is nested", hint="Name a column with plain values.")
     if len(set(deliver_by)) != len(deliver_by):
@@ -67,7 +69,7 @@ def partition_spec(schema: Schema, parts: Sequence[PartitionBy]) -> PartitionSpe
         except ValueError as e:
             names = [f.name for f in schema.fields]
             raise SchemaError(
-                f"--partition-by names {part.column}, and there is no such column", hint=_known(names)
+                f"--partition-by names {part.column}, and there is no such column", hint=_existing_columns(names)
             ) from e
         transform = parse_transform(part.transform)
         if not transform.can_transform(source.field_type):
@@ -87,7 +89,7 @@ def partition_spec(schema: Schema, parts: Sequence[PartitionBy]) -> PartitionSpe
 def to_pyiceberg(kind: ColumnType) -> IcebergType:
     """The ids inside are placeholders: PyIceberg assigns fresh ones when the column is added."""
     holder = {"type": "struct", "fields": [
-        {"id": 1, "name": "it", "required": False, "type": iceberg_type(kind, itertools.count(2))}
+        {"id": 1, "name": "column", "required": False, "type": iceberg_type(kind, itertools.count(2))}
     ]}  # fmt: skip
     return Schema.model_validate(holder).fields[0].field_type
 
@@ -103,7 +105,7 @@ def user_columns(schema: Schema) -> tuple[Column, ...]:
 
 
 def fields_of_arrow(schema: pa.Schema) -> list[dict[str, Any]]:
-    """The user's columns of an Arrow schema that has the ids of a table's columns, as Iceberg's JSON."""
+    """The user's columns of an Arrow schema with field ids, as in Iceberg's JSON of a schema."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
     fields: list[dict[str, Any]] = pyarrow_to_schema(schema, downcast_ns_timestamp_to_us=True).model_dump()["fields"]
@@ -114,7 +116,7 @@ def from_pyiceberg(kind: IcebergType) -> ColumnType:
     return type_from_iceberg(kind.model_dump())
 
 
-def _known(names: Sequence[str]) -> str:
+def _existing_columns(names: Sequence[str]) -> str:
     return f"There are: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}."
 
 
@@ -128,9 +130,9 @@ class TableDescription:
     format_version: int
     columns: tuple[Column, ...]  # the user's, without Strandline's own
     partition_by: tuple[str, ...]  # as `--partition-by` takes them: `day(at)`, `bucket(16, id)`, `who`
-    data_files: int | None  # of the newest snapshot; None if its writer kept no totals
+    data_files: int | None  # of the newest snapshot; None if its summary has no totals
     data_bytes: int | None
-    surplus_files: int | None  # how many files fewer would do if each had the table's target size; None if unknown
+    surplus_files: int | None  # how many fewer there would be if each had the table's target size; None if unknown
 
 
 def describe(table: Table) -> TableDescription:
@@ -148,17 +150,16 @@ def describe(table: Table) -> TableDescription:
 
 
 def surplus_files(files: int, size: int, target: int) -> int:
-    """An estimate from totals. It ignores partitions, each of which needs its own file."""
+    """An estimate from totals. It ignores partitions, each of which needs a file of its own."""
     return max(0, files - max(1, -(-size // target)))
 
 
 def snapshot_total(table: Table, name: str) -> int | None:
-    """A total from the summary of main's newest snapshot; None if its writer kept none. 0 if there is no snapshot."""
+    """A total from the summary of main's newest snapshot. None if the summary lacks it, 0 if there is no snapshot."""
     newest = table.current_snapshot()
     if newest is None:
         return 0
-    found = None if newest.summary is None else newest.summary.additional_properties.get(name)
-    return whole_number(found)
+    return whole_number(None if newest.summary is None else newest.summary.additional_properties.get(name))
 
 
 def _target_bytes(table: Table) -> int:
@@ -166,10 +167,10 @@ def _target_bytes(table: Table) -> int:
 
 
 def _partition_by(table: Table) -> tuple[str, ...]:
-    found = []
+    parts = []
     for field in table.spec().fields:
         column = table.schema().find_column_name(field.source_id) or field.name
         transform = str(field.transform)
         if transform != "void":  # the placeholder of a removed partition field, in tables of format 1
-            found.append(PartitionBy(column, transform).spelled)
-    return tuple(found)
+            parts.append(PartitionBy(column, transform).spelled)
+    return tuple(parts)

@@ -1,4 +1,5 @@
-"""Changes of a dataset's schema that need no rewrite, as values. Names are paths: `a.b` is the field b of a."""
+"""Changes of a dataset's schema that need no rewrite, as values. Names are paths: `a.b` is the field b of the struct
+a."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ Alteration = AddColumn | WidenColumn | RenameColumn | DropColumn
 
 
 def alteration_text(alteration: Alteration) -> str:
-    """As a person reads it: `rename at to moment`."""
+    """The alteration in words: `rename at to moment`."""
     match alteration:
         case AddColumn(name, kind):
             return f"add {name}: {type_text(kind)}"

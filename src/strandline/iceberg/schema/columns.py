@@ -1,8 +1,8 @@
 """Columns and their types, as people write them. Pure: no PyIceberg, Spark or catalog.
 
-A type is one of Iceberg's, by its own name (`long`, `decimal(10,2)`), in short form (`list<string>`,
+A type is one of Iceberg's: by its own name (`long`, `decimal(10,2)`), in short form (`list<string>`,
 `map<string,long>`, `struct<a:int,b:string>`), or as Iceberg's JSON. Other libraries get a schema through that JSON
-(`iceberg_schema`), so that only one place spells types. `schema_file` parses them.
+(`iceberg_schema`), so that only this module writes types. `schema_file` parses them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strandline.core.types import is_reserved
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    name: str  # in one spelling: `long`, `decimal(10,2)`, `fixed[16]`
+    name: str  # without spaces: `long`, `decimal(10,2)`, `fixed[16]`
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ _NOT_WRITABLE = {  # why not, and what to use instead
     "timestamptz_ns": (_NO_NANOSECONDS, "Use timestamptz (microseconds), or long for the nanoseconds."),
     "variant": ("PyIceberg cannot open a table that has one", "Use string, and store the JSON text in it."),
     "unknown": (
-        "a column of it can only be null",
+        "a column of this type can only be null",
         "Leave the column out and add it when its type is known: `dataset alter`.",
     ),
     "geometry": _NO_GEOSPATIAL,
@@ -97,13 +97,13 @@ def check_name(name: str, where: str) -> None:
         raise SchemaError(f"column {where or 'without a name'}: the name is empty")
     if "." in name:
         raise SchemaError(
-            f"column {where}: a name cannot contain a dot, which leads into a struct",
-            hint="Call it with an underscore, or make it a struct.",
+            f"column {where}: a name cannot contain a dot: a.b is the field b of the struct a",
+            hint="Use an underscore instead, or make it a struct.",
         )
 
 
 def check_columns(columns: Sequence[Column]) -> None:
-    """Checks columns that a user brings, wherever they come from. Raises SchemaError."""
+    """Checks the columns of a user, whatever their source. Raises SchemaError."""
     if not columns:
         raise SchemaError("a dataset needs at least one column")
     check_names(columns, "")
@@ -112,13 +112,11 @@ def check_columns(columns: Sequence[Column]) -> None:
 
 
 def check_free(name: str) -> None:
-    """Raises SchemaError for names that the user's columns cannot have, or that no query could use."""
+    """Raises SchemaError for a name that a user's column cannot have, or that no query could use."""
     if is_reserved(name):
         raise SchemaError(f"column {name}: the name is Strandline's own", hint="Rename the column, or leave it out.")
     if name.lower() in _METADATA_COLUMNS:
-        raise SchemaError(
-            f"column {name}: the name is Iceberg's own, for a metadata column", hint="Rename the column."
-        )
+        raise SchemaError(f"column {name}: the name is Iceberg's own, for a metadata column", hint="Rename the column.")
 
 
 def walk(columns: Iterable[Column], prefix: str = "") -> Iterator[tuple[str, ColumnType]]:
@@ -140,7 +138,7 @@ def _walk_type(path: str, kind: ColumnType) -> Iterator[tuple[str, ColumnType]]:
 
 
 def check_writable(columns: Iterable[Column]) -> None:
-    """Raises SchemaError for Iceberg types that rows could never be written to."""
+    """Raises SchemaError for a type of Iceberg to which no rows can be written."""
     for path, kind in walk(columns):
         name = kind.name.partition("(")[0] if isinstance(kind, Primitive) else ""
         if name in _NOT_WRITABLE:
@@ -159,7 +157,7 @@ def can_widen(old: ColumnType, new: ColumnType) -> bool:
 
 
 def type_text(kind: ColumnType) -> str:
-    """For people; an exclamation mark means required, inside a nested type."""
+    """The type for people to read. Inside a nested type, an exclamation mark means required."""
     match kind:
         case Primitive(name):
             return name
@@ -173,14 +171,14 @@ def type_text(kind: ColumnType) -> str:
 
 
 def to_json(columns: Iterable[Column]) -> list[dict[str, Any]]:
-    """The content of a schema file; parsing it gives the same columns."""
-    out = []
+    """The content of a schema file. Parsing it gives the same columns."""
+    entries = []
     for column in columns:
         entry: dict[str, Any] = {"name": column.name, "type": _type_json(column.type), "required": column.required}
         if column.doc is not None:
             entry["doc"] = column.doc
-        out.append(entry)
-    return out
+        entries.append(entry)
+    return entries
 
 
 def _type_json(kind: ColumnType) -> str | dict[str, Any]:
@@ -198,7 +196,7 @@ def _type_json(kind: ColumnType) -> str | dict[str, Any]:
 
 
 def _is_short(kind: ColumnType) -> bool:
-    """Whether the short form loses nothing."""
+    """Whether the short form can express all of the type."""
     match kind:
         case Primitive():
             return True

@@ -1,7 +1,7 @@
 """Infers the columns of a data file (`--like FILE`): Parquet has a schema; JSON lines and CSV are sampled.
 
-The sample is parsed here and not with Arrow's readers: those take `007` for a number, drop the digits of a timestamp
-beyond the unit that they guess, and give up on a mixed column without naming the line.
+The sample is parsed here and not with Arrow's readers. Those take `007` for a number, drop digits of a timestamp that
+are finer than the unit that they guess, and fail on a mixed column without naming the line.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf,
 from strandline.iceberg.schema.input_files import (
     HEAD_BYTES,
     check_text,
+    folder_error,
     format_of,
     how_to_convert,
-    is_folder,
     other_delimiter,
     unpacked,
     wrong_delimiter,
@@ -40,7 +40,7 @@ from strandline.iceberg.schema.input_files import (
 from strandline.iceberg.schema.parquet_columns import parquet_columns
 
 SAMPLE_ROWS_MAX = 10_000
-LINE_BYTES_MAX = 64 << 20  # a longer line is not a row but a file without line ends
+LINE_BYTES_MAX = 64 << 20  # a longer line is not a row, but a file without line ends
 
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -48,12 +48,12 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]
 _INTEGER = re.compile(r"0|-?[1-9]\d*")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _EXAMPLES_MAX, _EXAMPLE_CHARS_MAX = 3, 40
-_SPECIAL = ("NaN", "Infinity", "-Infinity")  # JSON has no numbers for these, so they are written as text
+_SPECIAL = ("NaN", "Infinity", "-Infinity")  # not numbers of JSON, so they are written as text
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A column that became text because some of its values are nothing else."""
+    """A column that became text, although most of its values have another type."""
 
     column: str  # the whole path of a nested field, such as `address.zip` or `tags.element`
     likely: str  # the type of most of its values
@@ -67,30 +67,30 @@ class Inferred:
     columns: tuple[Column, ...]
     guesses: tuple[Guess, ...] = ()
     empty: tuple[str, ...] = ()  # columns and nested fields without a value in the sample; they became text
-    empty_objects: tuple[str, ...] = ()  # those with only empty objects; they became maps
-    sampled_rows: int | None = None  # how many rows were sampled, if the file has more
+    empty_objects: tuple[str, ...] = ()  # columns and nested fields with only empty objects; they became maps
+    sampled_rows: int | None = None  # None if the sample is the whole file
 
 
 def infer(path: Path, types: Mapping[str, ColumnType] = MappingProxyType({})) -> Inferred:
-    """The file's columns. Columns in `types` get that type, whatever their values. Every column is optional: a sample
-    cannot promise what later rows have. Raises InputError and SchemaError."""
+    """The file's columns. Columns in `types` get that type, whatever their values. All columns are optional: a sample
+    does not show whether later rows have a value. Raises InputError and SchemaError."""
     if path.is_dir():
-        raise is_folder(path)
+        raise folder_error(path)
     kind = _kind(path)
     try:
         if kind == "parquet":
-            found = Inferred(parquet_columns(path))
+            inferred = Inferred(parquet_columns(path))
         else:
             with path.open("rb") as file:
                 check_text(path, kind, unpacked(path, file.read(HEAD_BYTES)))
             with _open_text(path) as lines:
-                found = _from_jsonl(path, lines, types) if kind == "jsonl" else _from_csv(path, lines, types)
+                inferred = _from_jsonl(path, lines, types) if kind == "jsonl" else _from_csv(path, lines, types)
     except UnicodeDecodeError as e:
         hint = how_to_convert(path, "iconv -f ENCODING -t UTF-8", "NEW")
         raise InputError(f"{path} is not UTF-8 text: {e.reason}", hint=hint) from e
     except (OSError, EOFError, zstandard.ZstdError) as e:
         raise InputError(f"{path} cannot be read: {e}") from e
-    columns = found.columns
+    columns = inferred.columns
     if unknown := [name for name in types if name not in {c.name for c in columns}]:
         near = nearest(unknown[0], [c.name for c in columns]) or [c.name for c in columns]
         raise SchemaError(f"{path} has no column {unknown[0]}", hint=f"It has {', '.join(near)}.")
@@ -99,14 +99,14 @@ def infer(path: Path, types: Mapping[str, ColumnType] = MappingProxyType({})) ->
         check_columns(columns)
     except SchemaError as e:
         raise SchemaError(f"{path}: {e.message}", hint=e.hint or "Write a schema file and use --schema.") from e
-    return replace(found, columns=columns)
+    return replace(inferred, columns=columns)
 
 
 def _kind(path: Path) -> str:
     kind, packed = format_of(path)
     if kind is None or (kind == "parquet" and packed):
         raise SchemaError(
-            f"{path}: its name does not show what kind of file it is",
+            f"{path}: the file's name does not show its format",
             hint="Use .jsonl or .csv (also with .gz or .zst), or .parquet.",
         )
     return kind
@@ -124,7 +124,8 @@ def _open_text(path: Path) -> Iterator[IO[str]]:
 
 @dataclass(slots=True)
 class _Sampled:
-    """The kind of a column's values, adjusted as more values are seen. `kind` is None while there were only nulls."""
+    """What the sampled values of a column are. `kind` becomes wider as values are added; it is None as long as all
+    values are null."""
 
     kind: str | None = None
     fields: dict[str, _Sampled] = field(default_factory=dict)
@@ -136,24 +137,25 @@ class _Sampled:
     def type(self) -> ColumnType:
         match self.kind:
             case "struct" if self.fields:
-                return Struct(tuple(Column(name, seen.type()) for name, seen in self.fields.items()))
+                return Struct(tuple(Column(name, sampled.type()) for name, sampled in self.fields.items()))
             case "list" if self.element is not None:
                 return ListOf(self.element.type())
             case "struct":
-                # Only empty objects so far: a struct without fields cannot be written, and a map can hold them.
+                # All objects were empty. A struct without fields cannot be written; a map can hold them.
                 return MapOf(Primitive("string"), Primitive("string"))
             case None | "special":
                 return Primitive("string")
             case kind:
                 return Primitive(kind)
 
-    def note(self, kind: str, line: int, text: str) -> None:
+    def count(self, kind: str, line: int, text: str) -> None:
+        """Counts a value of this kind, and stores it if it is one of the first."""
         self.counts[kind] += 1
-        if len(shown := self.examples.setdefault(kind, [])) < _EXAMPLES_MAX:
-            shown.append((line, text if len(text) <= _EXAMPLE_CHARS_MAX else text[:_EXAMPLE_CHARS_MAX] + "…"))
+        if len(examples := self.examples.setdefault(kind, [])) < _EXAMPLES_MAX:
+            examples.append((line, text if len(text) <= _EXAMPLE_CHARS_MAX else text[:_EXAMPLE_CHARS_MAX] + "…"))
 
     def guess(self, column: str) -> Guess | None:
-        """A guess to report if the column became text though most of its values have another type."""
+        """The guess to report if the column became text although at least half of its values have another type."""
         if self.kind != "string":
             return None
         groups: dict[str, int] = {}
@@ -169,21 +171,23 @@ class _Sampled:
         likely = kinds[0]
         for kind in kinds[1:]:
             likely = _merge(likely, kind) or likely
-        examples = sorted(e for k, shown in self.examples.items() if k not in kinds for e in shown)
+        examples = sorted(e for k, of_kind in self.examples.items() if k not in kinds for e in of_kind)
         return Guess(column, likely, values, values - groups[best], tuple(examples[:_EXAMPLES_MAX]))
 
-    def inside(self, name: str) -> Iterator[tuple[str, _Sampled]]:
+    def with_nested(self, name: str) -> Iterator[tuple[str, _Sampled]]:
         """This column and its nested fields, by path."""
         yield name, self
-        for field_name, seen in self.fields.items():
-            yield from seen.inside(f"{name}.{field_name}")
+        for field_name, sampled in self.fields.items():
+            yield from sampled.with_nested(f"{name}.{field_name}")
         if self.element is not None:
-            yield from self.element.inside(f"{name}.element")
+            yield from self.element.with_nested(f"{name}.element")
 
-    def take(self, kind: str, where: str) -> None:
+    def widen(self, kind: str, where: str) -> None:
+        """Widens the kind so that it can also store this one. Raises SchemaError if no kind can store both."""
         if (merged := _merge(self.kind, kind)) is None:
+            before = _WORDS.get(self.kind or "", "text")
             raise SchemaError(
-                f"{where} has {_WORDS.get(kind, 'text')}, and rows before it {_WORDS.get(self.kind or '', 'text')}",
+                f"{where} has {_WORDS.get(kind, 'text')}, and rows before it have {before}",
                 hint="Choose a type for a mixed column: --types NAME:TYPE, and rows that do not fit are rejected; or "
                 "--schema FILE.",
             )
@@ -212,7 +216,8 @@ def _merge(old: str | None, new: str) -> str | None:
 
 
 def _text_kind(text: str) -> str:
-    """A date or a timestamp only if it survives the round trip; more than microseconds would not."""
+    """The kind of a text. It is a date or timestamp only if that type stores the text without loss: a timestamp has no
+    more than microseconds."""
     try:
         if _DATE.fullmatch(text):
             date.fromisoformat(text)
@@ -236,11 +241,11 @@ def _integer_kind(value: int) -> str:
 
 def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> Inferred:
     columns: dict[str, _Sampled] = {}
-    taken = 0
+    rows = 0
     for number, line in _rows(path, lines):
-        taken += 1
+        rows += 1
         try:
-            row = json.loads(line, parse_constant=_no_number)
+            row = json.loads(line, parse_constant=_refuse_special_number)
         except (ValueError, RecursionError) as e:
             raise InputError(f"{path}, line {number}: not JSON: {e}") from e
         if not isinstance(row, dict):
@@ -248,63 +253,64 @@ def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> 
                 f"{path}, line {number}: not an object", hint="JSON lines are one object a line, not one large array."
             )
         for name, value in row.items():
-            seen = columns.setdefault(name, _Sampled())
+            sampled = columns.setdefault(name, _Sampled())
             if name not in types:
-                _see(seen, value, f"{path}, line {number}: column {name}", number)
+                _add_value(sampled, value, f"{path}, line {number}: column {name}", number)
     if not columns:
-        raise InputError(f"{path} has no rows to learn columns from")
-    return _inferred(columns, types, taken if lines.read(1) else None)
+        raise InputError(f"{path} has no rows to infer columns from")
+    return _inferred(columns, types, rows if lines.read(1) else None)
 
 
 def _inferred(columns: Mapping[str, _Sampled], types: Mapping[str, ColumnType], sampled_rows: int | None) -> Inferred:
-    guessed = [found for name, seen in columns.items() if name not in types for found in seen.inside(name)]
+    guessed = [path for name, sampled in columns.items() if name not in types for path in sampled.with_nested(name)]
     return Inferred(
-        tuple(Column(name, seen.type()) for name, seen in columns.items()),
-        tuple(guess for name, seen in guessed if (guess := seen.guess(name)) is not None),
-        tuple(name for name, seen in guessed if seen.kind is None),
-        tuple(name for name, seen in guessed if seen.kind == "struct" and not seen.fields),
+        tuple(Column(name, sampled.type()) for name, sampled in columns.items()),
+        tuple(guess for name, sampled in guessed if (guess := sampled.guess(name)) is not None),
+        tuple(name for name, sampled in guessed if sampled.kind is None),
+        tuple(name for name, sampled in guessed if sampled.kind == "struct" and not sampled.fields),
         sampled_rows,
     )
 
 
 def _rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, str]]:
-    number = taken = 0
-    while taken < SAMPLE_ROWS_MAX and (line := lines.readline(LINE_BYTES_MAX)):
+    """The lines that are not empty, with their numbers, up to the size of the sample."""
+    number = rows = 0
+    while rows < SAMPLE_ROWS_MAX and (line := lines.readline(LINE_BYTES_MAX)):
         number += 1
         if len(line) >= LINE_BYTES_MAX:
             raise InputError(f"{path}, line {number} is longer than {LINE_BYTES_MAX} characters")
         if line.strip():
-            taken += 1
+            rows += 1
             yield number, line
 
 
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON; write it in quotes")
+def _refuse_special_number(text: str) -> None:
+    raise ValueError(f"{text} is not a JSON number; write it in quotes")
 
 
-def _see(seen: _Sampled, value: Any, where: str, line: int) -> None:
+def _add_value(sampled: _Sampled, value: Any, where: str, line: int) -> None:
     match value:
         case None:
             return
         case bool():
-            seen.take("boolean", where)
+            sampled.widen("boolean", where)
         case int():
-            seen.take(_integer_kind(value), where)
+            sampled.widen(_integer_kind(value), where)
         case float():
-            seen.take("double", where)
+            sampled.widen("double", where)
         case str():
             kind = "special" if value in _SPECIAL else _text_kind(value)
-            seen.take(kind, where)
-            seen.note(kind, line, value)
+            sampled.widen(kind, where)
+            sampled.count(kind, line, value)
         case list():
-            seen.take("list", where)
-            seen.element = seen.element or _Sampled()
+            sampled.widen("list", where)
+            sampled.element = sampled.element or _Sampled()
             for item in value:
-                _see(seen.element, item, f"{where}.element", line)
+                _add_value(sampled.element, item, f"{where}.element", line)
         case dict():
-            seen.take("struct", where)
+            sampled.widen("struct", where)
             for name, item in value.items():
-                _see(seen.fields.setdefault(name, _Sampled()), item, f"{where}.{name}", line)
+                _add_value(sampled.fields.setdefault(name, _Sampled()), item, f"{where}.{name}", line)
 
 
 # ---- CSV -----------------------------------------------------------------------------------------------------------
@@ -315,27 +321,27 @@ def _from_csv(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> In
     reader = csv.reader(lines, strict=True)
     try:
         if not (header := next(reader, None)):
-            raise InputError(f"{path} has no header to learn columns from")
+            raise InputError(f"{path} has no header to infer columns from")
         if len(header) == 1 and (other := other_delimiter(header[0])):
             raise InputError(f"{path}: its columns are not separated by commas", hint=wrong_delimiter(path, other))
         columns = [_Sampled() for _ in header]
-        taken = 0
+        rows = 0
         for row in islice(reader, SAMPLE_ROWS_MAX):
-            taken += 1
+            rows += 1
             if row and len(row) != len(header):
                 raise InputError(
                     f"{path}, line {reader.line_num}: {plural(len(row), 'value')}, and the header has {len(header)}"
                 )
-            for seen, text in zip(columns, row, strict=False):
+            for sampled, text in zip(columns, row, strict=False):
                 if text:
                     kind = _cell_kind(text)
-                    seen.kind = _merge(seen.kind, kind) or "string"  # in CSV everything is text, so text holds both
-                    seen.note(kind, reader.line_num, text)
-        more = next(reader, None) is not None
+                    sampled.kind = _merge(sampled.kind, kind) or "string"  # text can store any cell of a CSV file
+                    sampled.count(kind, reader.line_num, text)
+        has_more = next(reader, None) is not None
     except csv.Error as e:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {e}") from e
     check_columns([Column(name, Primitive("string")) for name in header])  # a duplicate name would hide a column below
-    return _inferred(dict(zip(header, columns, strict=True)), types, taken if more else None)
+    return _inferred(dict(zip(header, columns, strict=True)), types, rows if has_more else None)
 
 
 def _cell_kind(text: str) -> str:

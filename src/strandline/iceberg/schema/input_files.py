@@ -29,30 +29,31 @@ FORMATS: dict[str, InputFormat] = {
 
 
 def format_of(path: Path) -> tuple[InputFormat | None, str]:
-    """The format in a file's name, if it has one, and the suffix of its compression, which may be empty."""
+    """The format that the file's name shows, if any, and the suffix of its compression, which may be empty."""
     suffixes = [s.lower() for s in path.suffixes]
     packed = suffixes.pop() if suffixes and suffixes[-1] in _PACKED else ""
     return FORMATS.get(suffixes[-1] if suffixes else ""), packed
 
 
-def is_folder(path: Path) -> InputError:
-    """Suggests the pattern that names the readable files in it."""
+def folder_error(path: Path) -> InputError:
+    """The error for a folder in place of a file. Its hint is a pattern for the readable files in the folder."""
     try:
-        found = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     except OSError:
-        found = []
-    endings = Counter("".join(Path(n).suffixes[-2:] if Path(n).suffix in _PACKED else [Path(n).suffix]) for n in found)
-    known = [e for e, _ in endings.most_common() if e and "." + e.split(".")[1] in FORMATS]
-    hint = "There is no file in it that can be read: JSON lines, CSV or Parquet."
-    if known:
-        hint = f"Name the files in it: {shlex.quote(str(path))}/*{known[0]}"
-    elif found:
+        names = []
+    endings = Counter("".join(Path(n).suffixes[-2:] if Path(n).suffix in _PACKED else [Path(n).suffix]) for n in names)
+    readable = [e for e, _ in endings.most_common() if e and "." + e.split(".")[1] in FORMATS]
+    hint = "It has no file that can be read: JSON lines, CSV or Parquet."
+    if readable:
+        hint = f"Name the files in it: {shlex.quote(str(path))}/*{readable[0]}"
+    elif names:
         hint = f"Name the files in it and their format: {shlex.quote(str(path))}/* --format csv"
     return InputError(f"{path} is a folder, not a file", hint=hint)
 
 
 def unpacked(path: Path, head: bytes) -> bytes:
-    """The beginning of the text, decompressed. Damaged data gives less; reading the whole file reports that."""
+    """The beginning of the text, decompressed. Damaged data gives less text: reading the whole file reports the
+    damage."""
     match path.suffix.lower():
         case ".gz":
             return _from_gzip(head)
@@ -78,8 +79,8 @@ def _from_gzip(head: bytes) -> bytes:
 
 
 def check_text(path: Path, format: str, head: bytes) -> None:
-    """Refuses encodings and line ends that are not supported, with the command that converts them. `head` is
-    decompressed. Raises InputError."""
+    """Raises InputError for an encoding or line ends that are not supported. Its hint is the command that converts the
+    file. `head` is the decompressed beginning of the file."""
     if head.startswith(_UTF16) or b"\0" in head[:4]:
         raise InputError(
             f"{path} is UTF-16, and only UTF-8 is read",
@@ -93,7 +94,7 @@ def check_text(path: Path, format: str, head: bytes) -> None:
 
 
 def how_to_convert(path: Path, command: str, to: str) -> str:
-    """For a compressed file, the command decompresses it and compresses the result."""
+    """A hint with the command that converts the file. A compressed file is decompressed, and the result compressed."""
     packer, source = _PACKED.get(path.suffix.lower()), shlex.quote(str(path))
     if packer is None:
         return f"Convert it: {command} < {source} > {to}"
@@ -102,12 +103,12 @@ def how_to_convert(path: Path, command: str, to: str) -> str:
 
 def other_delimiter(header: str) -> str | None:
     """The likely delimiter of a line without commas."""
-    found = [(header.count(c), c) for c in ";\t|" if c in header]
-    return max(found)[1] if found and "," not in header else None
+    counts = [(header.count(c), c) for c in ";\t|" if c in header]
+    return max(counts)[1] if counts and "," not in header else None
 
 
-def wrong_delimiter(path: Path, found: str) -> str:
-    """A hint: the command that replaces the delimiter by commas."""
-    python = f"import csv,sys;csv.writer(sys.stdout).writerows(csv.reader(sys.stdin,delimiter={found!r}))"
+def wrong_delimiter(path: Path, delimiter: str) -> str:
+    """A hint with the command that replaces the delimiter by commas."""
+    python = f"import csv,sys;csv.writer(sys.stdout).writerows(csv.reader(sys.stdin,delimiter={delimiter!r}))"
     packed = path.suffix if path.suffix.lower() in _PACKED else ""
     return f"Only commas are read. {how_to_convert(path, f'python3 -c {shlex.quote(python)}', f'NEW.csv{packed}')}"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def parquet_columns(path: Path) -> tuple[Column, ...]:
+    """Raises InputError for a file that is not Parquet, and SchemaError for a type that Iceberg does not have."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -28,7 +28,7 @@ class PartitionBy:
 
     @property
     def spelled(self) -> str:
-        """As a person writes it: `who`, `day(at)`, `bucket(16, id)`."""
+        """As `--partition-by` takes it: `who`, `day(at)`, `bucket(16, id)`."""
         kind, _, number = self.transform.rstrip("]").partition("[")
         if kind == "identity":
             return self.column
@@ -38,17 +38,17 @@ class PartitionBy:
 def parse_partition_by(text: str) -> tuple[PartitionBy, ...]:
     if not text.strip():
         raise SchemaError("--partition-by is empty", hint=_HINT)
-    found = tuple(_parse(part) for part in split_at_commas(text, "--partition-by"))
-    for i, part in enumerate(found):
-        if part in found[:i]:
+    parts = tuple(_parse(part) for part in split_at_commas(text, "--partition-by"))
+    for i, part in enumerate(parts):
+        if part in parts[:i]:
             raise SchemaError(f"--partition-by has {part.column} by {part.transform} twice")
-    return found
+    return parts
 
 
 def _parse(text: str) -> PartitionBy:
     if not (call := _CALL.fullmatch(text)):
         if not text or re.search(r"[()\s]", text):
-            raise SchemaError(f"not a way to partition: {text!r}", hint=_HINT)
+            raise SchemaError(f"not a column or a partition transform: {text!r}", hint=_HINT)
         return PartitionBy(text, "identity")
     transform, arguments = call[1].lower(), [a.strip() for a in call[2].split(",")]
     match transform, arguments:
@@ -59,4 +59,4 @@ def _parse(text: str) -> PartitionBy:
             if number is None or not 1 <= number < 2**31:
                 raise SchemaError(f"{text}: the number must be at least 1, and less than 2^31")
             return PartitionBy(column, f"{transform}[{number}]")
-    raise SchemaError(f"not a way to partition: {text!r}", hint=_HINT)
+    raise SchemaError(f"not a column or a partition transform: {text!r}", hint=_HINT)

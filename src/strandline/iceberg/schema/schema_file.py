@@ -1,7 +1,5 @@
-"""Parses columns and types that people write: `--schema FILE`, and types on the command line.
-
-Every error names its column.
-"""
+"""Parses columns and types that people write: `--schema FILE`, and types on the command line. All errors name the
+column."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from strandline.iceberg.schema.columns import (
     check_names,
 )
 
-DEPTH_MAX = 32  # deeper than anyone means; the bound keeps a hostile file from exhausting the stack
+DEPTH_MAX = 32  # deeper than any real schema; the bound keeps a hostile file from exhausting the stack
 
 _PLAIN = frozenset({
     "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns",
@@ -35,7 +33,7 @@ _DECIMAL = re.compile(r"decimal\(\s*([0-9]+)\s*,\s*([0-9]+)\s*\)")
 _FIXED = re.compile(r"fixed\[\s*([0-9]+)\s*\]")
 _GEO = re.compile(r"(geometry|geography)(\(.*\))?")
 
-# names that people use out of habit, and Iceberg's names for them
+# type names of other systems, and Iceberg's names for them
 _OTHER_NAMES = {
     "bigint": "long", "integer": "int", "smallint": "int", "tinyint": "int", "short": "int", "byte": "int",
     "bool": "boolean", "text": "string", "varchar": "string", "char": "string", "str": "string", "json": "string",
@@ -47,7 +45,7 @@ _OTHER_NAMES = {
 
 
 def parse_type(value: object, *, where: str) -> ColumnType:
-    """`where` names the column in error messages."""
+    """`where` names the column in error messages. Raises SchemaError."""
     return _parse(value, where, 0)
 
 
@@ -58,14 +56,14 @@ def _parse(value: object, where: str, depth: int) -> ColumnType:
         case str():
             return _parse_text(value.strip(), where, depth)
         case {"type": "struct", "fields": list() as fields, **rest}:
-            _no_more_keys(rest, {"schema-id", "identifier-field-ids"}, where)
+            _check_keys(rest, {"schema-id", "identifier-field-ids"}, where)
             return Struct(_parse_fields(fields, where, depth + 1))
         case {"type": "list", "element": element, **rest}:
-            _no_more_keys(rest, {"element-id", "element-required"}, where)
+            _check_keys(rest, {"element-id", "element-required"}, where)
             required = _flag(rest.get("element-required", False), f"{where}: element-required")
             return ListOf(_parse(element, f"{where}.element", depth + 1), required)
         case {"type": "map", "key": key, "value": item, **rest}:
-            _no_more_keys(rest, {"key-id", "value-id", "value-required"}, where)
+            _check_keys(rest, {"key-id", "value-id", "value-required"}, where)
             required = _flag(rest.get("value-required", False), f"{where}: value-required")
             return MapOf(_parse(key, f"{where}.key", depth + 1), _parse(item, f"{where}.value", depth + 1), required)
     raise SchemaError(
@@ -123,7 +121,9 @@ def _parse_primitive(text: str, where: str) -> Primitive:
     if match := _DECIMAL.fullmatch(text):
         precision, scale = whole_number(match[1]), whole_number(match[2])
         if precision is None or scale is None or not (1 <= precision <= 38 and scale <= precision):
-            raise SchemaError(f"column {where}: {text} is not possible; precision is 1 to 38, scale 0 to the precision")
+            raise SchemaError(
+                f"column {where}: {text} is not possible: the precision is 1 to 38, and the scale 0 to the precision"
+            )
         return Primitive(f"decimal({precision},{scale})")
     if match := _FIXED.fullmatch(text):
         length = whole_number(match[1])
@@ -133,15 +133,16 @@ def _parse_primitive(text: str, where: str) -> Primitive:
     if _GEO.fullmatch(text):
         return Primitive(text)
     outer = re.split(r"[<(\[]", text.lower(), maxsplit=1)[0].strip()
-    known = _OTHER_NAMES.get(outer) or (outer if outer in _PLAIN else None)
+    own_name = _OTHER_NAMES.get(outer) or (outer if outer in _PLAIN else None)
     raise SchemaError(
         f"column {where}: there is no type {text!r}",
-        hint=f"Iceberg calls it {known}." if known else "`docs/types.md` lists the types.",
+        hint=f"Iceberg calls it {own_name}." if own_name else "`docs/types.md` lists the types.",
     )
 
 
 def parse_schema_file(path: Path) -> tuple[Column, ...]:
-    """JSON if the file's name says so, otherwise YAML. Raises SchemaError and InputError."""
+    """The columns in a file. It is JSON if its name ends with `.json`, otherwise YAML. Raises SchemaError and
+    InputError."""
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as e:
@@ -182,12 +183,12 @@ def _parse_field(value: object, number: int, where: str, depth: int) -> Column:
     if not isinstance(name, str):
         raise SchemaError(
             f"column {at}: its name is {'missing' if name is None else f'not text: {name!r}'}",
-            hint="YAML takes on, off, yes, no and numbers for something else: put the name in quotes.",
+            hint="YAML reads on, off, yes, no and numbers as other types than text: put the name in quotes.",
         )
     path = f"{where}.{name}" if where else name
     if "type" not in value:
         raise SchemaError(f"column {path}: its type is missing")
-    _no_more_keys(value, {"name", "type", "required", "doc", "id"}, path)
+    _check_keys(value, {"name", "type", "required", "doc", "id"}, path)
     doc = value.get("doc")
     if doc is not None and not isinstance(doc, str):
         raise SchemaError(f"column {path}: doc is not text: {doc!r}")
@@ -195,7 +196,7 @@ def _parse_field(value: object, number: int, where: str, depth: int) -> Column:
     return Column(name, _parse(value["type"], path, depth), required, doc)
 
 
-def _no_more_keys(value: dict[Any, Any], known: set[str], where: str) -> None:
+def _check_keys(value: dict[Any, Any], known: set[str], where: str) -> None:
     if unknown := [str(key) for key in value if key not in known]:
         raise SchemaError(f"column {where}: unknown keys: {', '.join(sorted(unknown))}")
 

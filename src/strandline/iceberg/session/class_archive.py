@@ -1,8 +1,8 @@
 """The class archive: the classes of Spark and Iceberg that the JVM loaded in one start, stored for all later starts.
 
-Loading and verifying some 20,000 classes is most of a start. The JVM can write them to a file when it ends (AppCDS) and
-map that file the next time. An archive fits one Java, one Spark and one set of jars. The JVM ignores an
-archive that does not fit, so nothing here is ever fatal.
+Loading and verifying some 20,000 classes takes most of the time of a start. The JVM can write them to a file when it
+ends (AppCDS), and map that file the next time. An archive fits one Java, one Spark and one set of jars. The JVM ignores
+an archive that does not fit, so a failure here is never fatal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ARCHIVES_MAX = 4
 
 
 def archive_path(folder: Path, java: JavaFound, jars: tuple[Path, ...]) -> Path:
-    """The name has a hash of everything that the JVM compares before it uses an archive."""
+    """The path of the archive. Its name has a hash of everything that the JVM compares before it uses an archive."""
     parts = [java.version, str(java.home), version("pyspark")]
     for jar in (*jars, *sorted((spark_home() / "jars").iterdir())):
         stat = jar.stat()
@@ -47,12 +47,12 @@ def training_flags(archive: Path) -> tuple[str, ...]:
 def ensure_archive(
     folder: Path, java: JavaFound, jars: tuple[Path, ...], progress: Callable[[str], None] | None
 ) -> Path | None:
-    """Creates the archive if there is none; None if that fails."""
+    """The path of the archive. Creates the archive if there is none. None if that fails."""
     try:
         path = archive_path(folder, java, jars)
         if _touch(path):
             return path
-        if _failed_lately(path):
+        if _failed_recently(path):
             return None
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder / "lock"):
@@ -60,14 +60,15 @@ def ensure_archive(
                 return path
             if progress:
                 progress("Preparing Spark for quick starts, once (about half a minute)")
-            made = _train(path, java, jars)
+            is_written = _train(path, java, jars)
             _prune(folder, keep=path)
-        return path if made else None
+        return path if is_written else None
     except OSError:
         return None
 
 
 def _touch(path: Path) -> bool:
+    """Marks the archive as used now. False if there is none."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -81,7 +82,7 @@ def _failure_note(path: Path) -> Path:
     return path.with_suffix(".failed")
 
 
-def _failed_lately(path: Path) -> bool:
+def _failed_recently(path: Path) -> bool:
     try:
         return time.time() - _failure_note(path).stat().st_mtime < _DAY_SECONDS
     except OSError:
@@ -102,7 +103,7 @@ def _train(path: Path, java: JavaFound, jars: tuple[Path, ...]) -> bool:
                 check=False,
             )
         if run.returncode == 0 and temporary.is_file():
-            finish_file(temporary, path)  # synced: a JVM may crash on an archive of which a power cut left a part
+            finish_file(temporary, path)  # synced: a JVM may crash on an archive that a power failure cut short
             _failure_note(path).unlink(missing_ok=True)
             return True
         _failure_note(path).write_bytes(run.stdout[-20_000:])
@@ -114,11 +115,11 @@ def _train(path: Path, java: JavaFound, jars: tuple[Path, ...]) -> bool:
 
 
 def _prune(folder: Path, keep: Path) -> None:
-    """Removes old archives: each has some 200 MB, and every change of Java or Spark leaves one. Archives that were used
-    within a day stay: several environments of one user would otherwise delete each other's at every start."""
-    long_ago = time.time() - _DAY_SECONDS
-    used = sorted(((p.stat().st_mtime, p) for p in folder.glob("classes-*.jsa") if p != keep), reverse=True)
-    died = [(p.stat().st_mtime, p) for p in folder.glob("classes-*.tmp")]
-    for at, old in (*used[_ARCHIVES_MAX - 1 :], *died):
-        if at < long_ago:
-            old.unlink(missing_ok=True)
+    """Removes old archives: each has some 200 MB, and each change of Java or Spark leaves one. Archives that were used
+    within a day stay: several environments of one user would otherwise delete each other's archives at every start."""
+    day_ago = time.time() - _DAY_SECONDS
+    archives = sorted(((p.stat().st_mtime, p) for p in folder.glob("classes-*.jsa") if p != keep), reverse=True)
+    unfinished = [(p.stat().st_mtime, p) for p in folder.glob("classes-*.tmp")]
+    for used_at, path in (*archives[_ARCHIVES_MAX - 1 :], *unfinished):
+        if used_at < day_ago:
+            path.unlink(missing_ok=True)

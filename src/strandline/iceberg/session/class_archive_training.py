@@ -1,4 +1,5 @@
-"""Runs one typical start and first query, which the JVM records. `class_archive` runs it as a program."""
+"""Starts Spark once and runs typical queries, while the JVM records the classes. `class_archive` runs this as a
+program."""
 
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ def main(arguments: list[str]) -> None:
     try:
         _typical_work(context, scratch)
     finally:
-        ended = stop_context()
-    if ended != 0:  # for example, the disk was full when the JVM wrote the archive
-        raise SystemExit(f"the JVM ended with {ended}: {(scratch / 'training.log').read_text('utf-8', 'replace')}")
+        exit_code = stop_context()
+    if exit_code != 0:  # for example, the disk was full when the JVM wrote the archive
+        log = (scratch / "training.log").read_text("utf-8", "replace")
+        raise SystemExit(f"the JVM ended with exit code {exit_code}: {log}")
 
 
 def _typical_work(context: SparkContext, scratch: Path) -> None:
@@ -64,7 +66,7 @@ def _typical_work(context: SparkContext, scratch: Path) -> None:
     rows.writeTo("lake.a.t.branch_b").append()
     new = spark.table("lake.a.t").where(F.col(SEQ_COLUMN) > 10).orderBy(SEQ_COLUMN).limit(5)
     if len(new.collect()) != 5:
-        raise SystemExit("the rows that were written are not there")
+        raise SystemExit("the rows that were written cannot be read")
     new.toPandas()
     spark.table("lake.a.t").groupBy("name").count().agg(F.max("count")).collect()
     spark.sql("SELECT count(*) FROM lake.a.t.files").collect()

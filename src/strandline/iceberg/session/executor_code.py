@@ -1,9 +1,9 @@
-"""Our code on the executors of a cluster: Spark takes it there, so nobody has to install Strandline everywhere.
+"""Sends our code to the executors of a cluster, so that nobody has to install Strandline there.
 
 Spark copies two files into the folder of each executor before its first task: the package as an archive, and the
-program that its Python workers are forked from. The executors then run the code of the driver, also while a cluster has
-an older version installed. What the code needs (pyarrow, numpy, …) has to be there: installed, or in an archive of
-Spark's (`spark.archives`).
+program from which the executor's Python workers are forked. The executors then run the code of the driver, even if the
+cluster has another version installed. The libraries that the code needs (pyarrow, numpy, …) must be installed on the
+cluster, or come in an archive of Spark's (`spark.archives`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 _PACKAGE = __name__.partition(".")[0]
 _ROOT = Path(__file__).resolve().parents[2]
-_TIME = (2020, 1, 1, 0, 0, 0)  # of all files: the same code is the same archive
+_TIME = (2020, 1, 1, 0, 0, 0)  # the modification time of all files, so that the same code gives the same archive
 
 
 def package_archive(folder: Path) -> Path:
-    """The archive of this package; writes it if the folder has none of the same code. Raises RuntimeMissing."""
+    """The archive of this package. Writes it if the folder does not have one of the same code. Raises
+    RuntimeMissing."""
     sources = {str(p.relative_to(_ROOT.parent)): p.read_bytes() for p in sorted(_ROOT.rglob("*.py"))}
     digest = hashlib.sha256()
     for name, content in sources.items():
@@ -51,8 +52,8 @@ def package_archive(folder: Path) -> Path:
 
 
 def send_code(context: SparkContext) -> None:
-    """Has Spark take our code to all executors of a cluster, those that start later, too. Does nothing the second time,
-    and where the executors are this process."""
+    """Has Spark copy our code to all executors of a cluster, also to those that start later. Does nothing if it was
+    called before, or if the executors run in this process."""
     if context.master is None or is_local(context.master):
         return
     archive = package_archive(cache_folder() / "executors")
@@ -61,4 +62,4 @@ def send_code(context: SparkContext) -> None:
     path = list(sys.path)
     for file in (archive, Path(strandline_worker_daemon.__file__)):
         context.addPyFile(str(file))
-    sys.path[:] = path  # this process has the code already, with all that is not Python
+    sys.path[:] = path  # this process imports the installed package, which also has files that are not Python

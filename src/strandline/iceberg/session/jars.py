@@ -62,7 +62,8 @@ AWS = Jar(
 
 
 def needed_jars(*, s3: bool) -> tuple[Jar, ...]:
-    """Only lakes with a bucket need the AWS bundle, which is larger than everything else together."""
+    """The jars of a lake. Only lakes with a bucket need the AWS bundle, which is larger than the other jars
+    together."""
     return (ICEBERG, SQLITE, AWS) if s3 else (ICEBERG, SQLITE)
 
 
@@ -77,8 +78,8 @@ def spark_home() -> Path:
 def ensure_jars(
     folder: Path, jars: tuple[Jar, ...], java: JavaFound, progress: Callable[[str], None] | None
 ) -> tuple[Path, ...]:
-    """All jars, in the cache and with the right checksum. Checks only sizes and times of jars that were verified
-    before. Raises RuntimeMissing."""
+    """The paths of the jars in the cache, with the right checksums. Fetches missing jars. Of jars that were verified
+    before, checks only sizes and times. Raises RuntimeMissing."""
     paths = tuple(folder / jar.file_name for jar in jars)
     if not unverified_jars(folder, jars):
         return paths
@@ -92,14 +93,14 @@ def ensure_jars(
 
 
 def unverified_jars(folder: Path, jars: tuple[Jar, ...]) -> list[Jar]:
-    """The jars that the next start would have to fetch or verify; changes nothing."""
+    """The jars that the next start would have to fetch or verify. Changes nothing."""
     return [jar for jar in jars if not _is_verified(folder, jar)]
 
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """One process at a time; the system releases the lock if its holder dies."""
-    import fcntl  # does not exist on Windows, where this module is imported but never gets here
+    """Lets in one process at a time. The system releases the lock if its holder dies."""
+    import fcntl  # does not exist on Windows, where this module is imported, but this function is never called
 
     with lock.open("ab") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -108,10 +109,10 @@ def exclusive(lock: Path) -> Iterator[None]:
 
 def _read_verified(folder: Path) -> Mapping[str, object]:
     try:
-        found = json.loads((folder / _VERIFIED).read_text("utf-8"))
+        stamps = json.loads((folder / _VERIFIED).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return stamps if isinstance(stamps, dict) else {}
 
 
 def _is_verified(folder: Path, jar: Jar) -> bool:
@@ -126,7 +127,7 @@ def _stamp(folder: Path, jar: Jar) -> list[object]:
     return [jar.sha256, stat.st_size, stat.st_mtime_ns]
 
 
-def _remember(folder: Path, jar: Jar) -> None:
+def _record_verified(folder: Path, jar: Jar) -> None:
     stamps = {**_read_verified(folder), jar.file_name: _stamp(folder, jar)}
     write_file(folder / _VERIFIED, json.dumps(stamps, indent=1).encode())
 
@@ -137,7 +138,7 @@ def _verify(folder: Path, jar: Jar) -> bool:
     path = folder / jar.file_name
     if not path.is_file() or sha256_of(path) != jar.sha256:
         return False
-    _remember(folder, jar)
+    _record_verified(folder, jar)
     return True
 
 
@@ -158,15 +159,15 @@ def _fetch(folder: Path, jars: list[Jar], java: JavaFound) -> None:
                 raise RuntimeMissing(
                     f"{jar.coordinates} could not be fetched{_reason(output)}", hint=_offline_hint(folder, jar)
                 )
-            found = sha256_of(fetched)
-            if found != jar.sha256:
+            checksum = sha256_of(fetched)
+            if checksum != jar.sha256:
                 raise RuntimeMissing(
-                    f"{jar.coordinates} was fetched, but its checksum is wrong (SHA-256 {found})",
+                    f"{jar.coordinates} was fetched, but its checksum is wrong (SHA-256 {checksum})",
                     hint="A mirror, a proxy or a local Maven folder serves a changed or damaged file. Expected: "
                     f"{jar.sha256}.",
                 )
             finish_file(fetched, folder / jar.file_name)
-            _remember(folder, jar)
+            _record_verified(folder, jar)
 
 
 def _run_resolver(scratch: Path, jars: list[Jar], java: JavaFound) -> str:
@@ -184,8 +185,8 @@ def _run_resolver(scratch: Path, jars: list[Jar], java: JavaFound) -> str:
         str(script),
     ]
     misleading = ("PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")
-    kept = {name: value for name, value in os.environ.items() if name not in misleading}
-    environ = kept | {
+    inherited = {name: value for name, value in os.environ.items() if name not in misleading}
+    environ = inherited | {
         "JAVA_HOME": str(java.home),
         "SPARK_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,

@@ -1,8 +1,8 @@
 """Finds a Java that Spark can run on.
 
-Spark 4.1 needs 17 to 21 with the module `jdk.incubator.vector`. The small Javas in Python packages lack it, and on
-newer ones (tried: 25) Hadoop's login code fails before Spark is up. A machine may have several Javas: if the first on
-the PATH is unfit, another may fit.
+Spark 4.1 needs Java 17 to 21 with the module `jdk.incubator.vector`. The small Javas in Python packages lack it. On
+newer versions (tried: 25) Hadoop's login code fails while Spark starts. A machine may have several Javas: if the first
+one on the PATH is unfit, another one may fit.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def inspect_java(home: Path) -> JavaFound | str:
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return "there is no bin/java in it"
-    version, modules = _read_release(home) or _ask(program)
+    version, modules = _read_release(home) or _run_program(program)
     if version is None:
         return "it does not start"
     major = major_version(version)
@@ -122,18 +122,18 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
     if sys.platform == "darwin":
         yield from _macos_homes()
     for pattern in _USUAL_PLACES:
-        for found in sorted(glob(os.path.expanduser(pattern))):
-            if (Path(found) / "bin" / "java").exists():
-                yield Path(found)
+        for home in map(Path, sorted(glob(os.path.expanduser(pattern)))):
+            if (home / "bin" / "java").exists():
+                yield home
 
 
 def _home_of(program: Path) -> Iterator[Path]:
     home = program.resolve().parent.parent
     if (home / "release").is_file():
         yield home
-    # Version managers put a script on the PATH, and macOS a stub; only the program itself knows its home.
-    elif found := re.search(r"^\s*java\.home = (.+)$", _output(_settings_command(program)) or "", flags=re.MULTILINE):
-        yield Path(found.group(1))
+    # Version managers put a script on the PATH, and macOS a stub: only the program itself knows its home.
+    elif match := re.search(r"^\s*java\.home = (.+)$", _output(_settings_command(program)) or "", flags=re.MULTILINE):
+        yield Path(match.group(1))
 
 
 def _settings_command(program: Path) -> list[str]:
@@ -142,13 +142,14 @@ def _settings_command(program: Path) -> list[str]:
 
 def _macos_homes() -> Iterator[Path]:
     for major in range(MAJOR_MIN, MAJOR_MAX + 1):
-        # Without a Java of the wanted version, it answers with the newest one; inspect_java checks that.
+        # If there is no Java of this version, the answer is the newest one. `inspect_java` checks the version.
         if answer := _output(["/usr/libexec/java_home", "-v", str(major)]):
             yield Path(answer.strip().splitlines()[-1])
 
 
 def _read_release(home: Path) -> tuple[str | None, frozenset[str]] | None:
-    """Version and modules from the file `release` of a JDK; to ask the program costs a fifth of a second per start."""
+    """The version and modules from the file `release` of a JDK. Running the program instead would cost a fifth of a
+    second per start."""
     try:
         text = (home / "release").read_text("utf-8", errors="replace")
     except OSError:
@@ -159,7 +160,8 @@ def _read_release(home: Path) -> tuple[str | None, frozenset[str]] | None:
     return values["JAVA_VERSION"], frozenset(values["MODULES"].split())
 
 
-def _ask(program: Path) -> tuple[str | None, frozenset[str]]:
+def _run_program(program: Path) -> tuple[str | None, frozenset[str]]:
+    """The version and modules that the program prints."""
     settings = _output(_settings_command(program)) or ""
     if not (version := re.search(r"^\s*java\.version = (\S+)", settings, flags=re.MULTILINE)):
         return None, frozenset()

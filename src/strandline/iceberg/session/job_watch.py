@@ -19,23 +19,23 @@ _INTERRUPTS = "spark.job.interruptOnCancel"
 
 
 def cancel_when_called_off(spark: SparkSession) -> None:
-    """From here to the end of this thread's work, cancels its Spark jobs when the work is called off. All code that
-    uses Spark calls this. Does nothing if the work cannot be called off."""
+    """From now to the end of this thread's work, cancels the thread's Spark jobs when the work is called off. All code
+    that uses Spark calls this. Does nothing if the work cannot be called off."""
     enter_once(spark.sparkContext, lambda: _cancelling(spark, check_for_other_threads()))
 
 
 @contextmanager
 def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
     """While jobs of this thread run, calls `check` now and then. When `check` raises, cancels the jobs, and raises that
-    error here instead of Spark's. May be nested."""
-    with _cancelling(spark, check) as ending:
+    error instead of Spark's. May be nested."""
+    with _cancelling(spark, check) as errors:
         try:
             yield
         except Exception as e:
-            if not ending:  # an outer watch may have cancelled the jobs first
-                _note(check, ending)
-            if ending:
-                raise ending[0] from e
+            if not errors:  # an outer watch may have cancelled the jobs first
+                _record_error(check, errors)
+            if errors:
+                raise errors[0] from e
             raise
 
 
@@ -45,11 +45,11 @@ def _cancelling(spark: SparkSession, check: Callable[[], None]) -> Iterator[list
     that set them."""
     context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
-    ending: list[Exception] = []
+    errors: list[Exception] = []
 
     def poll() -> None:
-        if _note(check, ending):
-            # Every job, also one that was about to begin.
+        if _record_error(check, errors):
+            # Cancels all jobs with the tag, also one that was about to begin.
             context.cancelJobsWithTag(tag)
 
     interrupted_before = context.getLocalProperty(_INTERRUPTS)
@@ -57,24 +57,26 @@ def _cancelling(spark: SparkSession, check: Callable[[], None]) -> Iterator[list
     context.setInterruptOnCancel(True)  # also interrupts tasks, which would otherwise run to their end
     try:
         with polled(poll, seconds=_POLL_SECONDS, name="job-watch"):
-            yield ending
+            yield errors
     finally:
         context.setInterruptOnCancel(interrupted_before == "true")
         context.removeJobTag(tag)
 
 
-def _note(check: Callable[[], None], ending: list[Exception]) -> bool:
+def _record_error(check: Callable[[], None], errors: list[Exception]) -> bool:
+    """Calls `check`, and appends the error that it raises. Returns whether it raised one."""
     try:
         check()
     except Exception as e:
-        ending.append(e)
+        errors.append(e)
         return True
     return False
 
 
 @contextmanager
 def counted_tasks(spark: SparkSession) -> Iterator[Callable[[], float]]:
-    """The progress of this thread's running jobs: the share of their tasks that is done, from 0 to 1."""
+    """Yields a function that returns the progress of this thread's running jobs: the share of their tasks that is done,
+    from 0 to 1."""
     context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
     tracker = status_tracker(context)

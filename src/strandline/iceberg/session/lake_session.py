@@ -40,9 +40,9 @@ def open_session(
     check_pages: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> SparkSession:
-    """A new session on the lake's catalog; starts Spark if this process has none. `with_s3` prepares the process for
-    lakes on S3 that it opens later: a running JVM cannot load more jars. `check_pages`: files in a folder are read with
-    the checksums of their pages, so that damaged ones are noticed."""
+    """A new session on the lake's catalog. Starts Spark if this process has none. `with_s3` prepares the process for
+    lakes on S3 that it opens later: a running JVM cannot load more jars. `check_pages`: reading a file in a folder
+    verifies the checksums of its pages, so that damage is noticed."""
     settings = config.settings
     catalog = catalog_options(config)
     with _lock:
@@ -60,7 +60,7 @@ def open_session(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Otherwise a union of single-partition frames is one partition: a single task.
         "spark.sql.unionOutputPartitioning": "false",
-        # A Spark that the user has started lacks our pattern, but the session can have it.
+        # If the user has started this Spark, its context lacks our pattern, but the session can have it.
         "spark.sql.redaction.options.regex": f"{REDACTED}|url",
     }
     for key, value in (options | spark_options(config)).items():
@@ -74,18 +74,18 @@ def open_session(
 
 
 def stop_spark() -> None:
-    """Stops the process's Spark and its JVM; all its sessions and DataFrames become useless."""
+    """Stops the process's Spark and its JVM. All its sessions and DataFrames become useless."""
     with _lock:
         stop_context()
 
 
 def spark_options(config: LakeConfig) -> dict[str, str]:
-    """`spark.options` with the present values of `env:NAME`."""
+    """The setting `spark.options`, with `env:NAME` replaced by the present value of the variable."""
     return {key: resolve_secret(value) or "" for key, value in config.settings.spark.options.items()}
 
 
 def catalog_options(config: LakeConfig) -> dict[str, str]:
-    """The options of the Iceberg catalog for Spark; keys are relative to `spark.sql.catalog.<name>`."""
+    """The options of the Iceberg catalog for Spark. Keys are relative to `spark.sql.catalog.<name>`."""
     catalog = config.settings.catalog
     options = {
         "": "org.apache.iceberg.spark.SparkCatalog",
@@ -109,15 +109,16 @@ def catalog_options(config: LakeConfig) -> dict[str, str]:
         options |= {".type": "rest", ".uri": catalog.uri or ""}
         options |= {f".{key}": value for key, value in resolve_catalog_options(catalog.options).items()}
     if config.settings.warehouse.is_s3:
-        # Credentials are catalog options: executors on other machines would not get them from the environment. They are
-        # set on the session, never on the context, and Spark redacts them wherever it prints settings.
+        # Credentials are catalog options, because executors on other machines would not get them from the environment.
+        # They are set on the session, never on the context, and Spark redacts them wherever it prints settings.
         store = S3Settings.of_warehouse(config.settings.warehouse)
         options |= {f".{key}": value for key, value in store.spark_options().items()}
     return options
 
 
 def sqlite_jdbc_url(path: Path) -> str:
-    """A `?` in a path would begin the driver's own options; SQLite's URI form can escape it."""
+    """The JDBC address of a SQLite file. A `?` in a path would begin the driver's own options. SQLite's URI form can
+    escape it."""
     if "?" in str(path):
         return "jdbc:sqlite:file:" + quote(str(path))
     return f"jdbc:sqlite:{path}"
@@ -157,8 +158,8 @@ def _check_fit(context: SparkContext, config: LakeConfig) -> None:
     if missing := [name for name in _needed_classes(config) if not spark_internals.has_class(context, name)]:
         packages = ",".join(jar.coordinates for jar in needed_jars(s3=config.settings.warehouse.is_s3))
         raise RuntimeMissing(
-            f"this process already runs a Spark that cannot serve this lake: it lacks {', '.join(missing)}",
-            hint="Open the lake before anything else starts Spark, or stop that Spark first (`spark.stop()`, then "
+            f"this process already runs a Spark that cannot open this lake: it lacks {', '.join(missing)}",
+            hint="Open the lake before other code starts Spark, or stop that Spark first (`spark.stop()`, then "
             f"`strandline.iceberg.session.lake_session.stop_spark()`), or start it with "
             f"spark.jars.packages={packages}.",
         )

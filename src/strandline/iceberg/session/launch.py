@@ -49,10 +49,10 @@ CLASSES = (
     "org.apache.spark.sql.functions",
     "org.apache.spark.sql.internal.SQLConf",
 )
-"""PySpark asks for them in each expression and each error."""
+"""PySpark looks these classes up for each expression and each error."""
 
 DAEMON_ON_EXECUTORS = strandline_worker_daemon.__name__.rpartition(".")[2]
-"""A module by itself, as Spark copies it there (`executor_code.py`)."""
+"""Its name without a package: Spark copies the file to the executors by itself (`executor_code.py`)."""
 
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
@@ -62,11 +62,11 @@ def is_local(master: str) -> bool:
 
 
 def java_options(*, local: bool, archive_flags: tuple[str, ...], further: str) -> str:
-    """The driver's JVM flags; the user's flags come last and win."""
+    """The driver's JVM flags. The user's flags come last and win."""
     flags = ["-Duser.timezone=UTC", "-Dfile.encoding=UTF-8", f"-Dlog4j2.configurationFile={LOG4J2_CONFIG.as_uri()}"]
     flags += ["-Dlog4j2.disableJmx=true", "-XX:-UsePerfData", "-Xshare:auto", "-Xlog:disable", *archive_flags]
     if local and not re.search(r"-XX:\+Use\w+GC", further):
-        # Concurrent collectors cost more at the start than they gain. Two collectors at once are an error.
+        # Concurrent collectors cost more at the start than they gain. The JVM refuses flags for two collectors.
         flags.append("-XX:+UseSerialGC")
     return " ".join([*map(_quoted, flags), *([further] if further else [])])
 
@@ -89,9 +89,10 @@ def context_options(
         "spark.log.level": "ERROR",  # otherwise the gateway sets WARN, as for a shell
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Spark describes each plan for the UI, even without one: in full, this is a fifteenth of a small query's time.
+        # Spark describes each plan for the UI, even if there is no UI. A full description takes a fifteenth of a small
+        # query's time.
         "spark.sql.ui.explainMode": "simple",
-        # The status store keeps these even without a UI; a daemon should not keep a thousand old jobs.
+        # The status store keeps these even if there is no UI. A daemon should not keep a thousand old jobs.
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "10000",
@@ -101,12 +102,12 @@ def context_options(
         "spark.sql.warehouse.dir": (scratch / "spark-warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
         "spark.redaction.regex": REDACTED,
-        # Sinks are delivered to in parallel: a large job of one must not delay the small jobs of others.
+        # Sinks are delivered in parallel: a large job of one sink must not delay the small jobs of others.
         "spark.scheduler.mode": "FAIR",
         "spark.python.daemon.module": "strandline.iceberg.session.worker_daemon",
     }
     if local:
-        # Not the host's name: resolving it can be slow, wrong, or different after a change of network.
+        # Not the host's name: resolving it can be slow or wrong, or change with the network.
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     else:
         ours["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
@@ -128,15 +129,16 @@ _SECRET_FLAG = re.compile(rf"-D(\S*?(?:{REDACTED.removeprefix('(?i)')})[^\s=]*)=
 def _refuse_secret_flags(options: Mapping[str, str]) -> None:
     """Raises ConfigError for secrets in the JVM's flags, which all users can see as arguments of its process."""
     for name in _FLAG_SETTINGS:
-        if (found := _SECRET_FLAG.search(options.get(name, ""))) is not None:
+        if (flag := _SECRET_FLAG.search(options.get(name, ""))) is not None:
             raise ConfigError(
-                f"spark.options: {name} has {found[1]}, and all users of the machine can see the flags of a JVM",
+                f"spark.options: {name} has {flag[1]}, and all users of the machine can see the flags of a JVM",
                 hint="Put it into a file, and name the file with @FILE in JDK_JAVA_OPTIONS, or use a Spark setting.",
             )
 
 
 def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> SparkContext:
-    """Starts the JVM and Spark; nothing reaches the terminal, even on failure. Raises RuntimeMissing, FailedError."""
+    """Starts the JVM and Spark. Nothing is printed to the terminal, even on failure. Raises RuntimeMissing and
+    FailedError."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -150,12 +152,12 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
         spark_internals.launch_environment(_launch_environment(options, java, file)),
     ):
         try:
-            # Without the settings: pyspark would pass them as arguments, which all users of the machine can see.
+            # Called without the settings: pyspark would pass them as arguments, which all users of the machine can see.
             gateway = launch_gateway(popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError as e:
             raise RuntimeMissing(
                 f"Spark's Java process did not start: {last_useful_line(_read(log)) or e}",
-                hint=f"Everything that it printed is in {log}. `strandline doctor` checks what it needs.",
+                hint=f"Its output is in {log}. `strandline doctor` checks what Spark needs.",
             ) from e
         spark_internals.name_packages(gateway.jvm, PACKAGES, CLASSES)
         try:
@@ -164,7 +166,7 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
             end_jvm(gateway)
             raise FailedError(
                 f"Spark did not start: {java_message(e) or last_useful_line(_read(log))}",
-                hint=f"Everything that it printed is in {log}.",
+                hint=f"Its output is in {log}.",
             ) from e
     if python := worker_python(options):
         context.pythonExec = python  # pyspark takes it from the environment of the process
@@ -172,7 +174,7 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
 
 
 def worker_python(options: Mapping[str, str]) -> str | None:
-    """The Python of the executors; None if the cluster decides."""
+    """The Python program of the executors. None if the cluster decides."""
     return options.get("spark.pyspark.python") or (sys.executable if is_local(options["spark.master"]) else None)
 
 
@@ -185,7 +187,8 @@ def stop_context() -> int | None:
 
 
 def end_jvm(gateway: Any) -> int | None:
-    """Ends the JVM and waits for it; pyspark itself would leave it running until the Python process ends."""
+    """Ends the JVM and waits for it. Returns its exit code. pyspark itself would leave the JVM running until the Python
+    process ends."""
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     spark_internals.forget_gateway()
     gateway.shutdown()
@@ -208,15 +211,15 @@ def java_message(error: BaseException) -> str | None:
 
 
 def last_useful_line(text: str) -> str | None:
-    """The most useful line at the end of a Java log: the last cause, otherwise the last complaint."""
+    """The most useful line of a Java log: the last cause, otherwise the last line that names an error."""
     lines = [line.strip() for line in text.splitlines()]
     if causes := [line for line in lines if line.startswith("Caused by: ")]:
         return causes[-1].removeprefix("Caused by: ")
     frame = re.compile(r"^(at |\.\.\. \d+ more|WARNING: Using incubator|Picked up )")
     other = [line for line in lines if line and not frame.match(line)]
-    complaint = re.compile(r"exception|error|could not|invalid|unrecognized", re.IGNORECASE)
-    complaints = [line for line in other if complaint.search(line)]
-    return next(reversed(complaints or other), None)
+    error = re.compile(r"exception|error|could not|invalid|unrecognized", re.IGNORECASE)
+    errors = [line for line in other if error.search(line)]
+    return next(reversed(errors or other), None)
 
 
 def _read(log: Path) -> str:
@@ -228,7 +231,7 @@ def _read(log: Path) -> str:
 
 @contextmanager
 def _settings_file(options: Mapping[str, str]) -> Iterator[Path]:
-    """Writes the settings to a file that only this user can read, until Spark's JVM has read it."""
+    """Writes the settings to a file that only this user can read. The file exists until Spark's JVM has read it."""
     with tempfile.TemporaryDirectory(prefix="strandline-spark-") as folder:  # its mode is 0700
         file = Path(folder) / "spark.conf"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as handle:
@@ -237,7 +240,7 @@ def _settings_file(options: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _escaped(text: str) -> str:
-    """For `java.util.Properties`."""
+    """The text escaped for `java.util.Properties`."""
     units = text.encode("utf-16-be", "surrogatepass")
     numbers = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
     return "".join(chr(n) if 0x21 <= n <= 0x7E and chr(n) not in "\\=:#!" else f"\\u{n:04x}" for n in numbers)
@@ -263,7 +266,7 @@ def _launch_environment(options: Mapping[str, str], java: JavaFound, settings: P
 
 
 def _quoted(flag: str) -> str:
-    """Spark's launcher splits options like a shell: double quotes with backslashes."""
+    """The flag in quotes, if it needs them. Spark's launcher splits options like a shell."""
     if re.fullmatch(r"[^\s\"'\\]+", flag):
         return flag
     return '"' + flag.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,6 +1,6 @@
 """What Spark needs outside of Python: Java, the Iceberg jars, and a class archive. Does not import pyspark.
 
-`ensure_runtime` gets what is missing; `runtime_report` only checks, for `strandline doctor`.
+`ensure_runtime` fetches or creates what is missing. `runtime_report` only checks, for `strandline doctor`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RuntimeCheck:
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder for what is fetched or made once; everything in it can be deleted at any time."""
+    """The folder for files that are fetched or created once. It can be deleted at any time."""
     env = os.environ if environ is None else environ
     if named := env.get("STRANDLINE_CACHE"):
         return Path(named).expanduser().absolute()
@@ -56,7 +56,7 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def ensure_runtime(*, s3: bool, progress: Callable[[str], None] | None = None) -> Runtime:
-    """Everything that Spark needs; fetches or makes what is missing. Raises RuntimeMissing."""
+    """Everything that Spark needs. Fetches or creates what is missing. Raises RuntimeMissing."""
     refuse_windows()
     java = find_java()
     cache = cache_folder()
@@ -71,7 +71,7 @@ def ensure_runtime(*, s3: bool, progress: Callable[[str], None] | None = None) -
 
 
 def runtime_report(*, s3: bool = False) -> list[RuntimeCheck]:
-    """What is present and what is missing; fetches, makes and starts nothing."""
+    """What is present and what is missing. Fetches, creates and starts nothing."""
     return [_platform(), _python(), _sqlite(), *_java_and_jars(s3=s3), _disk()]
 
 
@@ -96,7 +96,7 @@ def _sqlite() -> RuntimeCheck:
     if sqlite3.sqlite_version_info >= SQLITE_WAL_SAFE:
         return RuntimeCheck("sqlite", True, sqlite3.sqlite_version)
     newer = ".".join(map(str, SQLITE_WAL_SAFE))
-    reason = f"older than {newer}, so the ledger keeps a rollback journal instead of WAL; that is fine"
+    reason = f"older than {newer}, so the ledger uses a rollback journal instead of WAL; that is fine"
     return RuntimeCheck("sqlite", True, f"{sqlite3.sqlite_version}: {reason}")
 
 
@@ -120,7 +120,7 @@ def _java_and_jars(*, s3: bool) -> list[RuntimeCheck]:
     if archive.is_file():
         return [java_check, jar_check, RuntimeCheck("class archive", True, str(archive))]
     note = archive.with_suffix(".failed")
-    detail = f"could not be made, see {note}; Spark starts slower" if note.is_file() else "made at the next start"
+    detail = f"could not be created, see {note}; Spark starts slower" if note.is_file() else "created at the next start"
     return [java_check, jar_check, RuntimeCheck("class archive", True, detail)]
 
 

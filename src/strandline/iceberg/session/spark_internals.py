@@ -1,4 +1,4 @@
-"""Private interfaces of Spark and Py4J that we need: the only module that uses them.
+"""The only module that uses private interfaces of Spark and Py4J.
 
 `tests/unit/test_internals.py` and `tests/spark/test_internals.py` fail with a plain sentence if an upgrade removes one.
 """
@@ -44,8 +44,8 @@ def java_session(spark: SparkSession) -> Any:
 
 
 def set_active(spark: SparkSession) -> None:
-    """Makes the session the active one of this thread. Iceberg finds its catalog of staged files through the active
-    session: a new thread has none, and would find nothing."""
+    """Makes the session the active one of this thread. Iceberg finds its staged files through the active session. A new
+    thread has none, and would find no files."""
     jvm_of(spark).org.apache.spark.sql.SparkSession.setActiveSession(java_session(spark))
 
 
@@ -66,8 +66,8 @@ def has_class(context: SparkContext, name: str) -> bool:
 
 
 def print_no_query_errors() -> None:
-    """Stops PySpark from printing failed queries to standard error, with values of their rows. The error is also
-    raised, and its handler decides what is shown."""
+    """Stops PySpark from printing failed queries, with values of their rows, to standard error. PySpark also raises the
+    error, and the code that handles it decides what is shown."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -75,12 +75,12 @@ def print_no_query_errors() -> None:
 
 
 def status_tracker(context: SparkContext) -> Any:
-    """Spark's own, which knows the jobs of a tag."""
+    """Spark's own status tracker. Unlike PySpark's, it finds the jobs of a tag."""
     return context._jsc.sc().statusTracker()
 
 
 def is_connect(df: DataFrame) -> bool:
-    """Whether it is a frame of Spark Connect, which has no JVM here."""
+    """Whether the frame is of Spark Connect, which has no JVM in this process."""
     return not hasattr(df, "_jdf")
 
 
@@ -106,8 +106,8 @@ def frame_over(spark: SparkSession, rdd: Any, like: DataFrame) -> DataFrame:
 
 
 def frame_in(spark: SparkSession, frame: DataFrame) -> DataFrame:
-    """The frame in another session: it still reads the tables of its own session, and writes go to the other's catalog.
-    Spark plans it as a whole, so no row is copied in between."""
+    """The frame in another session. It still reads the tables of its own session, and writes go to the catalog of the
+    other one. Spark plans both as one query, so no row is copied in between."""
     from pyspark.sql import DataFrame
 
     dataset = jvm_of(spark).org.apache.spark.sql.classic.Dataset
@@ -119,7 +119,7 @@ def catalyst_of(spark: SparkSession) -> Any:
 
 
 def parsed_expression(spark: SparkSession, text: str) -> Any:
-    """Catalyst's expression of a SQL text, before Spark has resolved its names."""
+    """The Catalyst expression of a SQL text, before Spark resolves its names."""
     return java_session(spark).sessionState().sqlParser().parseExpression(text)
 
 
@@ -129,8 +129,8 @@ def java_origin(error: BaseException) -> Any:
 
 
 def spark_condition(java_error: Any) -> str | None:
-    """Spark's name for a Java exception, like `FAILED_READ_FILE.NO_HINT`; None if the exception has none, or is not one
-    of Spark's."""
+    """Spark's error condition of a Java exception, such as `FAILED_READ_FILE.NO_HINT`. None if it has none, or is not
+    one of Spark's exceptions."""
     from py4j.java_gateway import is_instance_of
     from pyspark import SparkContext
 
@@ -141,45 +141,45 @@ def spark_condition(java_error: Any) -> str | None:
 
 
 def java_cause(error: BaseException) -> BaseException | None:
-    """The cause, according to PySpark."""
+    """The cause of an error, as PySpark records it."""
     return getattr(error, "_cause", None)
 
 
 def name_packages(jvm: Any, packages: Sequence[str], classes: Sequence[str]) -> None:
-    """Declares packages and classes to Py4J, and makes it remember classes of these packages and their static methods.
-    Otherwise the JVM searches all its jars and every imported package for `org`, then for `org.apache`, and so on, each
-    time that Python names a class: a fifth of its work if jobs are small. `classes` are those that PySpark asks for by
+    """Declares packages and classes to Py4J, and makes it cache the classes of these packages and their static methods.
+    Otherwise, each time that Python names a class, the JVM searches all its jars and all imported packages for `org`,
+    then for `org.apache`, and so on: a fifth of its work if jobs are small. `classes` are those that PySpark names with
     their whole name, or without a package."""
-    java_package, java_class = _remembering()
+    java_package, java_class = _caching_types()
     for name in packages:
-        above, path = jvm, ""
+        parent, path = jvm, ""
         for part in name.split("."):
             path = f"{path}.{part}" if path else part
-            above = above.__dict__.setdefault(part, java_package(path, jvm._gateway_client, jvm._id))
+            parent = parent.__dict__.setdefault(part, java_package(path, jvm._gateway_client, jvm._id))
     for name in classes:
         jvm.__dict__[name] = jvm.__dict__[name.rpartition(".")[2]] = java_class(name, jvm._gateway_client)
 
 
 @cache
-def _remembering() -> tuple[type[JavaPackage], type[JavaClass]]:
+def _caching_types() -> tuple[type[JavaPackage], type[JavaClass]]:
     """Subclasses of Py4J's packages and classes that ask the JVM only once for each name."""
     from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
 
-    class RememberingClass(JavaClass):  # type: ignore[misc]
+    class CachingClass(JavaClass):  # type: ignore[misc]
         def __getattr__(self, name: str) -> Any:
-            found = super().__getattr__(name)
-            if isinstance(found, JavaMember):
-                self.__dict__[name] = found
-            return found
+            member = super().__getattr__(name)
+            if isinstance(member, JavaMember):
+                self.__dict__[name] = member
+            return member
 
-    class RememberingPackage(JavaPackage):  # type: ignore[misc]
+    class CachingPackage(JavaPackage):  # type: ignore[misc]
         def __getattr__(self, name: str) -> Any:
-            found = super().__getattr__(name)
-            if isinstance(found, JavaClass):
-                found = self.__dict__[name] = RememberingClass(found._fqn, self._gateway_client)
-            return found
+            member = super().__getattr__(name)
+            if isinstance(member, JavaClass):
+                member = self.__dict__[name] = CachingClass(member._fqn, self._gateway_client)
+            return member
 
-    return RememberingPackage, RememberingClass
+    return CachingPackage, CachingClass
 
 
 def running_context() -> SparkContext | None:
@@ -195,7 +195,7 @@ def running_session() -> SparkSession | None:
 
 
 def forget_sessions() -> None:
-    """Otherwise PySpark would return sessions of a stopped context."""
+    """Makes PySpark forget its sessions. Otherwise it would return those of a stopped context."""
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = None
@@ -209,7 +209,7 @@ def gateway() -> Any:
 
 
 def forget_gateway() -> None:
-    """The next context then starts a new JVM."""
+    """Makes PySpark forget its JVM, so that the next context starts a new one."""
     from pyspark import SparkContext
 
     SparkContext._gateway = None
@@ -229,8 +229,8 @@ class _Os:
 
 @contextmanager
 def launch_environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """Replaces the environment that pyspark reads and passes to the JVM; there is no other way. Does not change the
-    environment of the process: other threads read it, and start programs with it."""
+    """Replaces the environment that pyspark reads and passes to the JVM. Does not change the environment of the
+    process: other threads read it, and start programs with it."""
     from pyspark import find_spark_home, java_gateway
 
     replaced = _Os(changes)

@@ -1,8 +1,8 @@
-"""The program that a cluster's Python workers are forked from (`spark.python.daemon.module`).
+"""The program from which a cluster's Python workers are forked (`spark.python.daemon.module`).
 
-Spark copies it into the folder of each executor, beside the archive of the package. So it is all that Python has to
-find there, and it imports nothing of ours before it has unpacked that archive. If our daemon does not start, Spark's
-own does: tasks then only begin later, because each new worker imports everything.
+Spark copies this file into the folder of each executor, beside the archive of the package. It imports no other module
+of ours before it has unpacked that archive. If our daemon cannot start, Spark's own daemon is started instead: tasks
+then only begin later, because each new worker imports everything.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 
 def unpack_package(folder: Path) -> str | None:
-    """The folder to import from. Unpacked, because Python keeps no bytecode of what it imports from an archive. None if
-    there is no archive: then an installed package has to do."""
+    """Unpacks the archive, and returns the folder to import from. (Python caches no bytecode of modules that it imports
+    from an archive.) None if there is no archive: then an installed package must do."""
     archives = sorted(folder.glob("strandline-*.zip"), key=lambda path: path.stat().st_mtime)
     if not archives:
         return None
@@ -34,7 +34,7 @@ def main() -> None:
 
         prepare_workers()
     except Exception as e:
-        print(f"Strandline's daemon cannot start, Spark's own does: {e!r}", file=sys.stderr)
+        print(f"Strandline's daemon cannot start, so Spark's own is used: {e!r}", file=sys.stderr)
     from pyspark.daemon import manager
 
     manager()  # type: ignore[no-untyped-call]

@@ -1,9 +1,10 @@
-"""The process that Spark's Python workers are forked from (`spark.python.daemon.module`).
+"""The process from which Spark's Python workers are forked (`spark.python.daemon.module`).
 
-Spark puts its core jar and a zipped pyspark on the workers' path. Before every task, Python would read the directories
-of all these archives again, once for each package in them: a fifth of a second. After every task it would collect the
-garbage of all modules: a twentieth. This daemon drops the archives from the path, imports what all our tasks need once,
-before the first fork, and excludes the imported objects from garbage collection. A task starts in milliseconds.
+Spark puts its core jar and a zipped pyspark on the workers' path. Before each task, Python would read the directories
+of these archives again, once for each package in them: a fifth of a second. After each task it would collect garbage
+among the objects of all modules: a twentieth. This daemon drops the archives from the path, imports what all our tasks
+need once, before the first fork, and excludes the imported objects from garbage collection. A task then starts in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 
 def without_archives(path: list[str]) -> list[str]:
-    """Drops the zipped pyspark only if it is a copy of the package that is installed here."""
+    """The path without jars, and without the zipped pyspark if it is a copy of the package that is installed here."""
     jarless = [p for p in path if not p.endswith(".jar")]
     spark = PathFinder.find_spec("pyspark", [p for p in jarless if not p.endswith(".zip")])
     if spark is None or spark.origin is None:
@@ -26,7 +27,7 @@ def without_archives(path: list[str]) -> list[str]:
 
 
 def prepare_workers(*more: str) -> None:
-    """Imports what every task needs, and `more`."""
+    """Imports the modules that all tasks need, and `more`."""
     sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()
 
@@ -36,7 +37,7 @@ def prepare_workers(*more: str) -> None:
 
 
 def fork_workers(*more: str) -> None:
-    """Until Spark ends. `more` are modules to import beside what every task needs."""
+    """Forks workers until Spark ends. `more` are further modules to import first."""
     prepare_workers(*more)
     from pyspark.daemon import manager
 

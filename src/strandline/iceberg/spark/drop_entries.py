@@ -1,7 +1,7 @@
 """Removes the entries of missing data files from main in one commit, through Spark: for table formats that PyIceberg
 cannot write.
 
-Tokens cannot be voided here: only the last check before a commit keeps one that lost its lease from landing.
+Tokens cannot be voided here. Only the last check before the commit stops a process that has lost its lease.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ def drop_data_files(
     summary: Mapping[str, str],
     before_commit: Callable[[], None],
 ) -> int:
-    """`paths` are without the scheme `file:`, and with `s3://` for all S3 schemes. Raises CommitUnknown."""
+    """Removes the entries of these files from main. Returns how many files that were. `paths` are without the scheme
+    `file:`, and with `s3://` for all S3 schemes. Raises CommitUnknown."""
 
     def attempt() -> int:
         table = tables.load(name)
         if (landed := _landed(table, token)) is not None:
             return landed
-        if not (found := _spelled(tables, name, paths)):
+        if not (stored_paths := _as_stored(tables, name, paths)):
             return 0
-        count = len(set(found.values()))
-        # One attempt: a commit of Iceberg's own would retry for minutes, without checking the lease. A transaction only
-        # prepares it; it lands on the metadata that it was prepared on, or fails.
+        count = len(set(stored_paths.values()))
+        # One attempt: a commit of Iceberg's own would retry for minutes, without checking the lease. The transaction
+        # only prepares the commit, which then lands on the metadata that it was prepared on, or fails.
         change = TableChange(table, is_remote=tables.is_remote)
         delete = change.transaction.newDelete().validateFilesExist()
-        for path in found:
+        for path in stored_paths:
             delete.deleteFile(tables.java.not_a_string(path))
         for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}.items():
             delete.set(key, value)
@@ -59,8 +60,8 @@ def _landed(table: Any, token: str) -> int | None:
     return None
 
 
-def _spelled(tables: SparkTables, name: str, paths: Sequence[str]) -> dict[str, str]:
-    """The paths as the table spells them, each with the path it matches."""
-    spelled = f.regexp_replace(f.regexp_replace("file_path", "^file:(//)?", ""), "^s3[an]://", "s3://")
-    files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0").where(spelled.isin(list(paths)))
-    return {row.file_path: row.path for row in files.select("file_path", spelled.alias("path")).distinct().collect()}
+def _as_stored(tables: SparkTables, name: str, paths: Sequence[str]) -> dict[str, str]:
+    """The paths as the table stores them, each with the one of `paths` that it stands for."""
+    path = f.regexp_replace(f.regexp_replace("file_path", "^file:(//)?", ""), "^s3[an]://", "s3://")
+    files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0").where(path.isin(list(paths)))
+    return {row.file_path: row.path for row in files.select("file_path", path.alias("path")).distinct().collect()}

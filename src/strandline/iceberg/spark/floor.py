@@ -1,4 +1,4 @@
-"""The commits of retention and purge: first they record on the table which rows will be missing, then they delete."""
+"""The commits of retention and purge. They first record on the table which rows will be missing, then they delete."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from strandline.iceberg.spark.tables import SparkTables
 
 __all__ = ["PURGES_RECORDED_MAX", "delete", "with_neighbours", "write_floor", "write_purge"]
 
-PURGES_RECORDED_MAX = 64  # beyond this, neighbours are combined: properties are read with every load of the table
+PURGES_RECORDED_MAX = 64  # beyond this, neighbours are combined, because each load of the table reads its properties
 
 
 def write_floor(tables: SparkTables, name: str, floor: Seq) -> None:
-    """Each floor is a property of its own, and the highest counts: a process that has lost its lease and writes its
-    floor late lowers nothing."""
+    """Records the floor on the table. Each floor is a property of its own, and the highest one counts. So a process
+    that has lost its lease and writes its floor late cannot lower it."""
 
     def attempt() -> None:
         table = tables.load(name)
-        known = tables.view_of(table).floors
-        if any(f >= floor for f in known):
+        recorded = tables.view_of(table).floors
+        if any(f >= floor for f in recorded):
             return
         update = table.updateProperties()
         update.set(f"{FLOOR_PREFIX}{floor}", str(floor))
-        for lower in known:
+        for lower in recorded:
             update.remove(f"{FLOOR_PREFIX}{lower}")
         update.commit()
 
@@ -38,32 +38,32 @@ def write_purge(tables: SparkTables, name: str, purge: RecordedPurge) -> None:
 
     def attempt() -> None:
         table = tables.load(name)
-        known = tables.view_of(table).purged
-        if any(p.number == purge.number and _within(purge.rows, p.rows) for p in known):
-            return  # the answer of an earlier attempt was lost
-        combined = with_neighbours(known, purge, recorded_max=PURGES_RECORDED_MAX)
+        recorded = tables.view_of(table).purged
+        if any(p.number == purge.number and _within(purge.rows, p.rows) for p in recorded):
+            return  # an earlier attempt has landed, and its answer was lost
+        combined = with_neighbours(recorded, purge, recorded_max=PURGES_RECORDED_MAX)
         update = table.updateProperties()
-        for other in known:
+        for other in recorded:
             if _within(other.rows, combined.rows) and other.name != combined.name:
                 update.remove(other.name)
         update.set(combined.name, combined.value)
         update.commit()
 
-    tables.repeat(attempt, f"{name} cannot record what is purged")
+    tables.repeat(attempt, f"a purge cannot be recorded on {name}")
 
 
 def with_neighbours(
-    known: Sequence[RecordedPurge], purge: RecordedPurge, *, recorded_max: int = PURGES_RECORDED_MAX
+    recorded: Sequence[RecordedPurge], purge: RecordedPurge, *, recorded_max: int = PURGES_RECORDED_MAX
 ) -> RecordedPurge:
-    """One entry that replaces all entries within it. It begins and ends with a purge, so that a ledger that knows both
-    ends knows the entry. It has the highest of their numbers, for the purges in between."""
+    """One entry that replaces all entries within its range. It begins and ends with a purge, so a ledger that knows
+    both of these knows the entry. Its number is the highest one, for the purges in between."""
     combined = purge.rows
     while True:
-        others = [p.rows for p in known if not _within(p.rows, combined)]
+        others = [p.rows for p in recorded if not _within(p.rows, combined)]
         if len(others) < recorded_max:
-            every = [purge, *(p for p in known if _within(p.rows, combined))]
-            ranges = bound(r for p in every for r in p.deleted_in)
-            return RecordedPurge.of(ranges, sum(p.count for p in every), max(p.number for p in every))
+            replaced = [purge, *(p for p in recorded if _within(p.rows, combined))]
+            ranges = bound(r for p in replaced for r in p.deleted_in)
+            return RecordedPurge.of(ranges, sum(p.count for p in replaced), max(p.number for p in replaced))
         nearest = min(others, key=lambda r: (max(int(r.lo) - int(combined.hi), int(combined.lo) - int(r.hi)), r.lo))
         combined = SeqRange(min(combined.lo, nearest.lo), max(combined.hi, nearest.hi))
 

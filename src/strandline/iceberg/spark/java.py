@@ -1,4 +1,4 @@
-"""Iceberg's Java classes, through Spark's JVM: the only module that names them.
+"""The only module that names Iceberg's Java classes. They are called through Spark's JVM.
 
 `tests/spark/test_internals.py` fails with a plain sentence if an upgrade of Iceberg removes one.
 """
@@ -29,12 +29,12 @@ LOST_OR_UNKNOWN = frozenset(
         f"{_EXCEPTIONS}.CherrypickAncestorCommitException",
     }
 )
-REST_AWAY = frozenset(
+REST_UNREACHABLE = frozenset(
     f"{_EXCEPTIONS}.{name}" for name in ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
 )
 REST_DENIED = frozenset({f"{_EXCEPTIONS}.NotAuthorizedException", f"{_EXCEPTIONS}.ForbiddenException"})
-_PIECE_CHARS = 4000  # half of the buffer of the JVM's socket
-_PIECES_MAX = 40  # beyond this, the pieces cost more than the wait
+_PART_CHARS = 4000  # half of the buffer of the JVM's socket
+_PARTS_MAX = 40  # beyond this, the parts cost more than the wait
 
 
 class IcebergJava:
@@ -60,10 +60,11 @@ class IcebergJava:
         generator = self._iceberg.util.JsonUtil.factory().createGenerator(written)
         self._iceberg.TableMetadataParser.toJson(metadata, generator)
         generator.flush()
-        return _in_pieces(written.getBuffer())
+        return _in_parts(written.getBuffer())
 
     def long_reader(self) -> Callable[[Any], int]:
-        """Reads the bound of a long column. Every call to the JVM costs, so what does not change is read once."""
+        """A function that reads the bound of a long column. Calls to the JVM take time, so values that do not change
+        are read once."""
         kind, read = self.long_type(), self._iceberg.types.Conversions.fromByteBuffer
         return lambda bound: int(read(kind, bound))
 
@@ -77,22 +78,23 @@ class IcebergJava:
         return self._iceberg.expressions.Expressions.isNull(column)
 
     def between(self, column: str, lowest: int, highest: int) -> Any:
-        """Both bounds included."""
+        """The expression for values from `lowest` to `highest`."""
         expressions = self._iceberg.expressions.Expressions
         return getattr(expressions, "and")(
             expressions.greaterThanOrEqual(column, lowest), expressions.lessThanOrEqual(column, highest)
         )
 
     def not_a_string(self, text: str) -> Any:
-        """With a string, Py4J would call the closest method of any visibility: SnapshotProducer's own
-        `deleteFile(String)`, which deletes the file from storage, and no entry from the table."""
+        """A path to pass to `deleteFile`. For a string, Py4J would call the closest method of any visibility. That is
+        SnapshotProducer's own `deleteFile(String)`, which deletes the file from storage, and no entry from the
+        table."""
         return self._java.lang.StringBuilder(text)
 
     def listed(self, items: Iterable[Any]) -> Any:
-        found = self._java.util.ArrayList()
+        java_list = self._java.util.ArrayList()
         for item in items:
-            found.add(item)
-        return found
+            java_list.add(item)
+        return java_list
 
     @property
     def table_cache(self) -> Any:
@@ -115,10 +117,10 @@ class IcebergJava:
         return self._iceberg.spark.actions.SparkActions.get(java_session(self._spark))
 
 
-def _in_pieces(buffer: Any) -> str:
-    """A long text from the JVM, in pieces. In one answer, its second part would wait 40 ms: the socket holds it back
-    until the first part is acknowledged (Nagle), and the acknowledgement is delayed."""
+def _in_parts(buffer: Any) -> str:
+    """A long text from the JVM, fetched in parts. In one answer, the second packet would wait 40 ms: the socket holds
+    it back until the first one is acknowledged (Nagle), and the acknowledgement is delayed."""
     length = buffer.length()
-    if length > _PIECE_CHARS * _PIECES_MAX:
+    if length > _PART_CHARS * _PARTS_MAX:
         return str(buffer.toString())
-    return "".join(buffer.substring(at, min(at + _PIECE_CHARS, length)) for at in range(0, length, _PIECE_CHARS))
+    return "".join(buffer.substring(at, min(at + _PART_CHARS, length)) for at in range(0, length, _PART_CHARS))

@@ -1,4 +1,4 @@
-"""Errors of Spark and of Iceberg's Java library: distinguished by class, and explained in one line."""
+"""Distinguishes errors of Spark and of Iceberg's Java library by their class, and explains them in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_missing_table(error: Exception) -> bool:
 
 
 def java_class(error: Exception) -> str:
-    """PySpark translates the Java errors that it knows, and leaves the others as they are."""
+    """The Java class of an error. PySpark translates some Java errors: of those, the name of PySpark's class."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getClass().getName())
     return type(error).__name__
@@ -38,7 +38,7 @@ def root_cause(error: Exception) -> str:
 
 @contextmanager
 def explaining(what: str, errors: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
-    """Raises errors as `explain` translates them."""
+    """Translates errors with `explain`."""
     try:
         yield
     except errors as e:
@@ -46,12 +46,12 @@ def explaining(what: str, errors: tuple[type[Exception], ...] = (Exception,)) ->
 
 
 def explain(error: Exception, what: str) -> StrandlineError:
-    """The root cause of a Java error in one line; the stack trace stays in the cause."""
+    """One of our errors, with the root cause of a Java error in one line."""
     if isinstance(error, StrandlineError):
         return error
     text = root_cause(error)
     lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    # For a Python failure on an executor, the exception is below its traceback.
+    # If Python failed on an executor, the exception is below its traceback.
     python = [line for line in lines if not line[0].isspace()] if "Traceback (most recent call last)" in text else []
     first = (python[-1] if python else lines[0]).strip()
     if "No space left" in text:
@@ -61,13 +61,13 @@ def explain(error: Exception, what: str) -> StrandlineError:
     kind = java_class(error)
     if kind in java.REST_DENIED:
         return StorageError(
-            f"{what}: the catalog refuses it: {first[:500]}",
-            hint="Check the credentials in catalog.options, and what the catalog lets them do.",
+            f"{what}: the catalog refuses access: {first[:500]}",
+            hint="Check the credentials in catalog.options, and what the catalog allows them to do.",
         )
-    if kind in java.REST_AWAY:
+    if kind in java.REST_UNREACHABLE:
         return StorageError(
             f"{what}: the catalog does not answer: {first[:500]}",
             hint="Check that the REST catalog at catalog.uri is up and can be reached from here. The next run settles "
-            "what was in progress.",
+            "the blocks that are open.",
         )
     return FailedError(f"{what}: {first[:500]}")

@@ -21,24 +21,24 @@ def add_sequence_column(
     deliver_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> TableView:
-    """Adds missing columns and properties in one commit. The columns are optional, because existing rows have no
-    sequence numbers yet."""
+    """Adds the missing columns and properties in one commit. The columns are optional, because existing rows have no
+    sequence numbers yet. Raises the errors of `check_adoptable`."""
 
     def attempt() -> TableView:
         change = tables.change(name)
         view = tables.view_of(change.table)
         names = [f["name"] for f in view.schema["fields"]]
         check_adoptable(name, view.properties, names, lake_id, epoch, deliver_by)
-        seq, partition = _own(view, SEQ_COLUMN, "long"), _own(view, PARTITION_COLUMN, "string")
+        has_seq, has_partition = _has_own(view, SEQ_COLUMN, "long"), _has_own(view, PARTITION_COLUMN, "string")
         wanted = dict(properties or {}) | adopting_properties(view.properties, lake_id, epoch, deliver_by)
-        if not seq and view.format_version > 1:
-            # Files up to here lack the column, so that their rows can be counted without opening them.
+        if not has_seq and view.format_version > 1:
+            # Files that exist now lack the column, so their rows can be counted without opening the files.
             wanted[NUMBERED_SINCE_PROPERTY] = str(view.sequence)
         stale = {key: value for key, value in wanted.items() if view.properties.get(key) != value}
-        add_partition = bool(deliver_by) and not partition
-        if seq and not add_partition and not stale:
+        add_partition = bool(deliver_by) and not has_partition
+        if has_seq and not add_partition and not stale:
             return view
-        _stage_columns(tables, change.transaction, add_seq=not seq, add_partition=add_partition)
+        _stage_columns(tables, change.transaction, add_seq=not has_seq, add_partition=add_partition)
         update = change.transaction.updateProperties()
         for key, value in stale.items():
             update.set(key, value)
@@ -49,7 +49,8 @@ def add_sequence_column(
     return tables.repeat(attempt, f"{name} cannot be prepared for sequence numbers")
 
 
-def _own(view: TableView, name: str, kind: str) -> bool:
+def _has_own(view: TableView, name: str, kind: str) -> bool:
+    """Whether the table has this column of ours. Raises SchemaError if it has one of another type."""
     column = view.column(name)
     if column is not None and column["type"] != kind:
         raise SchemaError(f"the table has a column {name} of type {column['type']}; Strandline's is {kind}")

@@ -1,6 +1,7 @@
-"""Publishes a staged block: main gets its rows and the branch goes, in one commit on the metadata that was planned on.
+"""Publishes a staged block: one commit adds its rows to main and removes its branch. The commit lands only on the
+metadata that it was planned on.
 
-Any process may publish, and repeat it: the rows are in main once.
+Any process may publish a block, and repeat that: the rows are in main once.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def publish(
     epoch: int,
     may_move_tag: Callable[[TableView], bool],
 ) -> PublishPlan:
-    """Returns the final state: `AlreadyPublished` or `PublishHeld`. `may_move_tag` gets the metadata that is replaced,
-    and returns whether our tag may follow main."""
+    """Returns the final state: `AlreadyPublished` or `PublishHeld`. `may_move_tag` gets the metadata that the commit
+    replaces, and returns whether our tag may follow main."""
 
     def attempt() -> PublishPlan:
         change = tables.change(name)
-        view = tables.view_of(change.table)  # the metadata that `change` replaces, or fails
+        view = tables.view_of(change.table)  # the metadata that `change` replaces; on any other, it fails
         check_epoch(view, epoch)
         plan = plan_publish(view, branch, snapshot, wap, rows_in_main=None)
         if isinstance(plan, CountRows):
@@ -45,7 +46,7 @@ def publish(
             _commit(change, plan, [branch], settle=may_move_tag(view))
         return plan
 
-    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}", alone_on=name)
+    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}", lock_table=name)
 
 
 def publish_offered(
@@ -58,7 +59,7 @@ def publish_offered(
     epoch: int,
     may_move_tag: Callable[[TableView], bool],
 ) -> OfferedPlan:
-    """Like `publish`, for a follower's block: the commit removes all its branches. Returns the final state:
+    """Like `publish`, for a follower's block: the commit removes all branches of the block. Returns the final state:
     `AlreadyPublished` or `ApplyAgain`."""
 
     def attempt() -> OfferedPlan:
@@ -73,25 +74,26 @@ def publish_offered(
             _commit(change, plan, sorted(view.branches_of(wap.rows.lo)), settle=may_move_tag(view))
         return plan
 
-    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}", alone_on=name)
+    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}", lock_table=name)
 
 
 def _commit(change: TableChange, plan: CherryPick | RemoveBranch, branches: Sequence[str], *, settle: bool) -> NoReturn:
-    """Always raises `ReadAgain`, so that the next attempt reads back what landed, and ends in `AlreadyPublished`."""
+    """Sends the commit. Always raises `ReadAgain`, so that the next attempt reads the table and returns
+    `AlreadyPublished`."""
     failpoints.hit("publish.before_commit")
     change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branches, settle=settle)
     failpoints.hit("publish.after_commit")
-    raise ReadAgain("it was sent, and not read back")
+    raise ReadAgain("the commit was sent, and its result has not been read back")
 
 
 def _count_shared(tables: SparkTables, name: str, rows: SeqRange, staged: SnapshotId, main: SnapshotId | None) -> int:
-    """How many sequence numbers of a staged snapshot main has."""
+    """How many sequence numbers of the staged snapshot main has."""
     if main is None:
         return 0
     table = tables.load(name)
     files = [str(file.location()) for file in iterate(table.snapshot(staged).addedDataFiles(table.io()))]
     inside = F.col(SEQ_COLUMN).between(rows.lo, rows.hi)
-    brought = tables.read(name, staged).where(inside & F.col("_file").isin(files)).select(SEQ_COLUMN)
-    there = tables.read(name, main).where(inside).select(SEQ_COLUMN)
+    in_staged = tables.read(name, staged).where(inside & F.col("_file").isin(files)).select(SEQ_COLUMN)
+    in_main = tables.read(name, main).where(inside).select(SEQ_COLUMN)
     with explaining(f"the rows of {name} cannot be compared"):
-        return int(brought.join(there, SEQ_COLUMN, "left_semi").count())
+        return int(in_staged.join(in_main, SEQ_COLUMN, "left_semi").count())

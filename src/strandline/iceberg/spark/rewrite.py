@@ -1,8 +1,8 @@
 """Rewrites chosen files of main in one commit, for adoption, compaction and deletion.
 
-Files are read and written through Iceberg's own rewrite groups. Nothing is visible until the commit, and the commit
-fails if any of the files it replaces is gone. A process that dies before the commit leaves orphan files.
-`unnumbered_group` and `commit` are for adoption: existing rows get their sequence numbers.
+Files are read and written through Iceberg's own rewrite groups. Nothing is visible until the commit. The commit fails
+if one of the replaced files is gone. A process that dies before the commit leaves orphan files. `unnumbered_group` and
+`commit` are for adoption, which gives existing rows their sequence numbers.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ class FileGroup:
     snapshot: SnapshotId
     tasks: tuple[Any, ...]
     paths: tuple[str, ...]
-    records: int  # rows of these files by their manifests, before deletes
+    records: int  # rows of these files according to manifests, before deletes
     has_deletes: bool
 
 
 class FilesGone(Exception):
-    """A file of the group is no longer in the table: another pass or a compaction was faster."""
+    """A file of the group is no longer in the table: another pass or a compaction has replaced it."""
 
 
 def unnumbered_rows(tables: SparkTables, name: str) -> int:
-    """How many rows have no sequence number, by metrics: with deleted rows, and all rows of files without metrics."""
-    number = tables.load(name).schema().findField(SEQ_COLUMN).fieldId()
+    """How many rows have no sequence number, according to manifests. Deleted rows are included, and all rows of files
+    without a null count."""
+    field_id = tables.load(name).schema().findField(SEQ_COLUMN).fieldId()
     with explaining(f"the files of {name} cannot be counted"):
         files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0")
-        found = files.selectExpr(f"sum(coalesce(null_value_counts[{number}], record_count)) AS rows").first()
-    return int(found["rows"] or 0) if found is not None else 0
+        total = files.selectExpr(f"sum(coalesce(null_value_counts[{field_id}], record_count)) AS rows").first()
+    return int(total["rows"] or 0) if total is not None else 0
 
 
 def unnumbered_group(
@@ -63,8 +64,8 @@ def unnumbered_group(
     skip: frozenset[str] = frozenset(),
     only: Sequence[str] | None = None,
 ) -> FileGroup | None:
-    """The next files that have, or may have, rows without a sequence number, by their metrics alone. With `only`,
-    exactly these files, or None if one of them is gone."""
+    """The next files that may have rows without a sequence number, according to manifests. None if there are none. With
+    `only`, exactly these files, or None if one of them is gone."""
     table = tables.load(name)
     if (current := table.currentSnapshot()) is None:
         return None
@@ -101,7 +102,7 @@ def group_of(name: str, table: Any, snapshot: SnapshotId, tasks: Sequence[Any]) 
 
 @contextmanager
 def staged(tables: SparkTables, table: Any, id: str, tasks: Iterable[Any]) -> Iterator[None]:
-    """Lets Spark read the live rows of exactly these files under this id, deletes applied, and write new files."""
+    """Lets Spark read the live rows of exactly these files under this id, with deletes applied, and write new files."""
     manager = tables.java.scan_tasks
     with writable(tables, table, id):
         manager.stageTasks(table, id, tables.java.listed(tasks))
@@ -138,15 +139,16 @@ def write(tables: SparkTables, group: FileGroup, df: DataFrame) -> list[Any]:
 def write_files(
     tables: SparkTables, name: str, table: Any, id: str, df: DataFrame, options: Mapping[str, str]
 ) -> list[Any]:
-    """The files of this one write, under the id of the staged files; no table references them yet."""
+    """Writes the rows, and returns the new files. No snapshot references them yet. `id` is the one that `staged` or
+    `writable` prepared."""
     with explaining(f"files of {name} cannot be written"):
         df.write.format("iceberg").mode("append").options(**options).option("fanout-enabled", "true").save(id)
         return list(tables.java.rewrites.fetchNewFiles(table, id))
 
 
 def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted: int = 0) -> None:
-    """Raises FailedError unless every row that was read is in the new files, or was to be deleted. Then it also removes
-    the new files, and nothing is committed."""
+    """Raises FailedError, and removes the new files, unless all rows that were read are in the new files or were to be
+    deleted."""
     written = sum(int(file.recordCount()) for file in new_files)
     if written + deleted == read:
         return
@@ -154,12 +156,12 @@ def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted
     to_be_deleted = f" {plural(deleted, 'row', 'was')} to be deleted," if deleted else ""
     raise FailedError(
         f"{group.name}: {plural(read, 'row', 'was')} read,{to_be_deleted} and {plural(written, 'row', 'was')} written",
-        hint="Nothing was changed. The files may be damaged, or the condition gives another answer each time.",
+        hint="Nothing was changed. The files may be damaged, or the condition gives another result each time.",
     )
 
 
 def discard(table: Any, new_files: Sequence[Any]) -> None:
-    """Deletes files that no commit has referenced."""
+    """Deletes new files that no snapshot references."""
     for file in new_files:
         table.io().deleteFile(file.location())
 
@@ -176,13 +178,13 @@ def commit(
 ) -> None:
     """Replaces the group's files and removes the block's branch, in one commit. Raises `FilesGone` if a file or the
     branch is gone: a process that abandons a block removes its branch first, so that this pass can never land. A pass
-    of a superseded ledger cannot land either: its sequence numbers belong to the other ledger."""
+    of a superseded ledger cannot land either: its sequence numbers belong to the ledger that superseded it."""
 
     def attempt() -> None:
         change = tables.change(group.name)
-        view = tables.view_of(change.table)  # the metadata that the commit replaces, or fails
+        view = tables.view_of(change.table)  # the metadata that the commit replaces; on any other, it fails
         if view.published_as(wap) is not None:
-            return  # it has landed, and its answer was lost
+            return  # an earlier attempt has landed, and its answer was lost
         if branch not in view.refs:
             raise FilesGone(f"branch {branch} was removed: the block was abandoned")
         check_epoch(view, epoch)
@@ -210,7 +212,7 @@ def commit(
 def replace_files(
     rewrite: Any, since: SnapshotId, old: Iterable[Any], new: Iterable[Any], *, sequence: int, summary: tuple[str, str]
 ) -> None:
-    """`sequence` is that of the snapshot whose rows were rewritten."""
+    """Commits the rewrite. `sequence` is Iceberg's sequence number of the snapshot whose rows were rewritten."""
     rewrite.validateFromSnapshot(since)
     for file in old:
         rewrite.deleteFile(file)

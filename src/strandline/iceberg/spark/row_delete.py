@@ -1,8 +1,8 @@
-"""Deletes the rows that match a condition, and accounts for every row of a touched file before the commit.
+"""Deletes the rows that match a condition, and accounts for all rows of the touched files before the commit.
 
 Files are replaced as a whole. A file whose rows all match is removed; of other files, the remaining rows are written
-again. Rows written plus rows matched must equal rows read, or nothing is committed. The commit fails if one of the
-files is gone, or had rows deleted meanwhile: then everything is read again.
+again. Rows written plus rows matched must equal rows read; otherwise nothing is committed. The commit fails if one of
+the files is gone, or had rows deleted meanwhile. Then the table is read again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ class _Matches:
     """The matching rows, counted by file, and the bounds of their sequence numbers."""
 
     by_file: Mapping[str, int]
-    first: int | None
-    last: int | None  # None if a matching row has no sequence number
+    first: int | None  # None, like `last`, if a matching row has no sequence number
+    last: int | None
 
 
 def delete(tables: SparkTables, name: str, condition: str, *, epoch: int | None = None) -> None:
-    """Repeats a commit that lost or has an unknown outcome: a second delete finds nothing. With an `epoch`, nothing is
-    deleted once the table's is higher, however late the commit comes. Raises CommitUnknown, and Superseded."""
+    """Deletes the rows. Repeats a commit that lost, or whose outcome is unknown: a second delete finds no rows. With an
+    `epoch`, nothing is deleted once the table's epoch is higher, however late the commit arrives. Raises CommitUnknown
+    and Superseded."""
     hint = "Nothing is lost: the next run continues."
     tables.repeat(lambda: _attempt(tables, name, condition, epoch), f"rows of {name} cannot be deleted", hint)
 
@@ -54,13 +55,13 @@ def _attempt(tables: SparkTables, name: str, condition: str, epoch: int | None) 
         group = group_of(name, table, snapshot, partial)
         with reading(tables, group) as df:
             live = df.count() if group.has_deletes else group.records
-            added = write(tables, group, df.where(~_fits(condition)))
-            gone = sum(matches.by_file[path] for path in group.paths)
-            check_rows(group, added, read=live, deleted=gone)
+            added = write(tables, group, df.where(~_matches(condition)))
+            deleted = sum(matches.by_file[path] for path in group.paths)
+            check_rows(group, added, read=live, deleted=deleted)
     _commit(tables, name, table, _ReplacedFiles(snapshot, [*whole, *partial], added), epoch)
 
 
-def _fits(condition: str) -> Any:
+def _matches(condition: str) -> Any:
     return F.coalesce(F.expr(condition), F.lit(False))
 
 
@@ -76,21 +77,21 @@ def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, con
         .groupBy(df.metadataColumn("_file").alias("file"))
         .agg(F.count("*").alias("rows"), F.min(number).alias("first"), F.max(number).alias("last"), F.count(number))
     )
-    found = counts.collect()  # one row per file
+    per_file = counts.collect()
     if tables.view(name).main != snapshot and not view.main_has_current_schema:
         raise ReadAgain("the table was changed while its rows were counted")
-    has_unnumbered = any(r[4] < r["rows"] for r in found)
+    has_unnumbered = any(r[4] < r["rows"] for r in per_file)
     return _Matches(
-        {r["file"]: r["rows"] for r in found},
-        None if has_unnumbered else min((r["first"] for r in found), default=None),
-        None if has_unnumbered else max((r["last"] for r in found), default=None),
+        {r["file"]: r["rows"] for r in per_file},
+        None if has_unnumbered else min((r["first"] for r in per_file), default=None),
+        None if has_unnumbered else max((r["last"] for r in per_file), default=None),
     )
 
 
 def _tasks(
     tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, matches: _Matches
 ) -> tuple[list[Any], list[Any]]:
-    """Files to remove, and files to rewrite because some rows stay. Files with deletes are rewritten."""
+    """The files to remove, and the files to rewrite because some rows stay. Files with deletes are rewritten."""
     scan = table.newScan().useSnapshot(snapshot).ignoreResiduals()
     if matches.first is not None and matches.last is not None:
         scan = scan.filter(tables.java.between(SEQ_COLUMN, matches.first, matches.last))
@@ -101,13 +102,13 @@ def _tasks(
             is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
             (whole if is_whole else partial).append(task)
     if len(whole) + len(partial) != len(matches.by_file):
-        raise ReadAgain(f"{name} has other files than were counted")
+        raise ReadAgain(f"{name} no longer has the files whose rows were counted")
     return whole, partial
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplacedFiles:
-    """What the commit takes from the table as it was at the snapshot, and what it adds."""
+    """The files that the commit removes from the table, as it was at the snapshot, and those that it adds."""
 
     snapshot: SnapshotId
     old: Sequence[Any]

@@ -18,11 +18,12 @@ from strandline.core.types import PARTITION_COLUMN
 from strandline.iceberg.metadata.identifier import quoted
 
 _JSON = {"ignoreNullFields": "false"}
-_AFTER_THE_YEAR = "-MM-dd HH:mm:ss.SSSSSS"
+_AFTER_YEAR = "-MM-dd HH:mm:ss.SSSSSS"
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 
 
 def line(form: str, fields: Sequence[T.StructField]) -> Column:
+    """The text of a row in this form: `jsonl`, `csv` or `copy`."""
     match form:
         case "jsonl":
             return F.to_json(F.struct(*(_json_value(f).alias(f.name) for f in fields)), _JSON)
@@ -41,7 +42,8 @@ def _json_value(field: T.StructField) -> Column:
 
 
 def _spelled(value: Column, kind: T.DataType) -> Column:
-    """Text for types that JSON lacks, and for decimals: a reader that parses numbers as doubles loses digits."""
+    """The value, with text for types that JSON lacks. Decimals are text, too: a reader that parses numbers as doubles
+    would lose digits."""
     match kind:
         case T.DecimalType() | T.DateType():
             return value.cast("string")
@@ -78,11 +80,12 @@ def _needs_spelling(kind: T.DataType) -> bool:
 
 
 def _iso(value: Column, kind: T.DataType) -> Column:
-    """ISO 8601. Patterns cannot format years before 1 and after 9999, so a cast does, with the sign."""
+    """The time in ISO 8601. Patterns cannot format years before 1 and after 9999. Those are cast, which writes a
+    sign."""
     zone = "Z" if isinstance(kind, T.TimestampType) else ""
     first, last = (F.lit(at).cast(kind) for at in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
-    odd = F.concat(F.replace(value.cast("string"), F.lit(" "), F.lit("T")), F.lit(zone))
-    return F.when(value.between(first, last), F.date_format(value, f"{_ISO}'{zone}'" if zone else _ISO)).otherwise(odd)
+    cast = F.concat(F.replace(value.cast("string"), F.lit(" "), F.lit("T")), F.lit(zone))
+    return F.when(value.between(first, last), F.date_format(value, f"{_ISO}'{zone}'" if zone else _ISO)).otherwise(cast)
 
 
 def _text(field: T.StructField) -> Column:
@@ -99,14 +102,14 @@ def _text(field: T.StructField) -> Column:
 
 
 def _postgres_text(field: T.StructField) -> Column:
-    """For PostgreSQL: an era instead of a sign, and no sign before a year of five digits."""
+    """The text for PostgreSQL. A year has an era instead of a sign, also if it has five digits."""
     value = F.col(quoted(field.name))
     match field.dataType:
         case T.BinaryType():
             return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
         case T.TimestampType() | T.TimestampNTZType():
             zone = "+00" if isinstance(field.dataType, T.TimestampType) else ""
-            return _with_era(value, F.concat(F.date_format(value, _AFTER_THE_YEAR), F.lit(zone)))
+            return _with_era(value, F.concat(F.date_format(value, _AFTER_YEAR), F.lit(zone)))
         case T.DateType():
             # A pattern would convert the date to a timestamp, which ends at the year 294,247.
             return _with_era(value, F.substring(value.cast("string"), -6, 6))
@@ -114,17 +117,18 @@ def _postgres_text(field: T.StructField) -> Column:
             return _text(field)
 
 
-def _with_era(value: Column, after_the_year: Column) -> Column:
-    """The year before 1 is 0 in Spark, as in ISO 8601, and 1 BC in PostgreSQL."""
+def _with_era(value: Column, after_year: Column) -> Column:
+    """The year as PostgreSQL writes it, and the rest. The year before 1 is 0 in Spark, as in ISO 8601, and 1 BC in
+    PostgreSQL."""
     year = F.year(value)
     digits = F.when(year > 0, year).otherwise(F.lit(1) - year).cast("string")
     # Pads to four digits; `lpad` would truncate longer years.
     padded = F.when(F.length(digits) < 4, F.lpad(digits, 4, "0")).otherwise(digits)
-    return F.concat(padded, after_the_year, F.when(year > 0, F.lit("")).otherwise(F.lit(" BC")))
+    return F.concat(padded, after_year, F.when(year > 0, F.lit("")).otherwise(F.lit(" BC")))
 
 
 def _csv_text(field: T.StructField) -> Column:
-    """Empty for null, `""` for an empty string."""
+    """The value as a CSV cell: empty for null, `""` for an empty string."""
     text = _text(field)
     if isinstance(field.dataType, T.StringType | T.StructType | T.ArrayType | T.MapType | T.VariantType):
         doubled = F.concat(F.lit('"'), F.replace(text, F.lit('"'), F.lit('""')), F.lit('"'))

@@ -1,4 +1,4 @@
-"""Our tag on a table, through Spark: checks whether main descends from it, and moves it forward (see `lineage.py`)."""
+"""Checks, through Spark, whether a table's main descends from our tag, and moves the tag forward (see `lineage.py`)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from strandline.iceberg.spark.tables import SparkTables
 
 
 def judge_table(tables: SparkTables, name: str, view: TableView, memory: Memory) -> LineageVerdict:
-    """Reads earlier metadata files, and rows, only if the current metadata do not decide."""
+    """Judges the table's lineage. Reads earlier metadata files, and rows, only if the current metadata does not
+    decide."""
 
     def all_have_rows(blocks: Sequence[SeqRange]) -> bool:
         if view.main is None:
             return False
-        found = tables.read(name, view.main).select(SEQ_COLUMN)
+        rows = tables.read(name, view.main).select(SEQ_COLUMN)
         number = F.col(SEQ_COLUMN)
         counts = [F.count(F.when(number.between(b.lo, b.hi), 1)) for b in blocks]
         lowest, highest = min(b.lo for b in blocks), max(b.hi for b in blocks)
-        return all(found.where(number.between(lowest, highest)).agg(*counts).collect()[0])
+        return all(rows.where(number.between(lowest, highest)).agg(*counts).collect()[0])
 
     return judge(view, memory, lambda: _earlier(tables, name, view), all_have_rows)
 
 
 def _earlier(tables: SparkTables, name: str, view: TableView) -> Iterator[Links]:
-    """As far back as the files exist: a table's properties may let Iceberg delete them."""
+    """The links in earlier metadata files, as far back as the files exist: Iceberg may have deleted old ones."""
     table = tables.load(name)
     for location in reversed(view.metadata_log):
         try:
@@ -43,7 +44,7 @@ def _earlier(tables: SparkTables, name: str, view: TableView) -> Iterator[Links]
 def move(
     tables: SparkTables, name: str, memory: Memory, on_verdict: Callable[[LineageVerdict], None] = lambda verdict: None
 ) -> Anchor | None:
-    """Puts the tag on main, unless main was rolled back; returns the tag's position. `on_verdict` is called before the
+    """Puts the tag on main, unless main was rolled back. Returns the tag's position. `on_verdict` is called before the
     commit, and may raise to prevent it."""
 
     def attempt() -> Anchor | None:
@@ -64,7 +65,8 @@ def move(
 
 
 def accept(tables: SparkTables, name: str) -> Anchor | None:
-    """Puts the tag on main by a person's decision, wherever it was. None for a table without rows."""
+    """Puts the tag on main, whatever its position, because a person decided so. Returns the tag's position. None for a
+    table without rows."""
 
     def attempt() -> Anchor | None:
         change = tables.change(name)
@@ -74,7 +76,8 @@ def accept(tables: SparkTables, name: str) -> Anchor | None:
             return None
         if view.refs.get(SETTLED_TAG) != main.id:
             change.commit(settle=True)
-        # Above all of Iceberg's sequence numbers of the table: a process that reports a publish late lowers nothing.
+        # Not below any of Iceberg's sequence numbers of the table, so that a process that reports an earlier publish
+        # late cannot lower the position.
         return Anchor(main.id, max(main.sequence, view.sequence))
 
     return tables.repeat(attempt, f"tag {SETTLED_TAG} of {name} cannot be moved")

@@ -27,7 +27,7 @@ def _spark_field(column: Column) -> T.StructField:
 
 
 def spark_type(kind: ColumnType, name: str) -> T.DataType:
-    """`name`: of the column, for the error."""
+    """`name` names the column in the error. Raises TableUnfit for a type that Spark cannot read."""
     match kind:
         case Primitive(text) if text.startswith("decimal("):
             precision, scale = text.removeprefix("decimal(").removesuffix(")").split(",")

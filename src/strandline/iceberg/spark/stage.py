@@ -1,7 +1,7 @@
 """Writes data files first, then commits them to a block's own branch.
 
-Spark would do both at once. But the digest of a batch is known only when all rows are written, and must be in the
-snapshot when it is committed.
+Spark would do both at once. But the digest of a batch is known only when all rows are written, and the commit must put
+it into the snapshot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WrittenRows:
     _java_files: tuple[Any, ...] = field(repr=False)
 
     def discard(self) -> None:
-        """Deletes the files. Only before they are staged."""
+        """Deletes the files. Must not be called once they are staged."""
         discard(self._table, self._java_files)
 
 
@@ -38,12 +38,13 @@ def write_rows(tables: SparkTables, name: str, stamped: DataFrame) -> WrittenRow
     completely or not at all."""
     table, id = tables.load(name), f"strandline-{uuid.uuid4().hex}"
     with writable(tables, table, id):
-        found = tuple(write_files(tables, name, table, id, stamped, {"distribution-mode": "none"}))
-    return WrittenRows(tuple(new_files(tables.java, table, found)), table, found)
+        files = tuple(write_files(tables, name, table, id, stamped, {"distribution-mode": "none"}))
+    return WrittenRows(tuple(new_files(tables.java, table, files)), table, files)
 
 
 def stage(tables: SparkTables, name: str, branch: str, wap: WapId, written: WrittenRows) -> None:
-    """Appends the files to the block's own branch, which exists and which readers of main do not see."""
+    """Appends the files to the block's own branch, which must exist. Readers of main do not see it. Raises FailedError
+    if the branch was removed."""
     failpoints.hit("stage.before_commit")
 
     def attempt() -> None:
@@ -51,8 +52,8 @@ def stage(tables: SparkTables, name: str, branch: str, wap: WapId, written: Writ
         view = tables.view_of(change.table)
         if branch not in view.refs:
             raise FailedError(f"branch {branch} of {name} was removed: the block was abandoned")
-        if not view.snapshots[view.refs[branch]].brought(wap):
+        if not view.snapshots[view.refs[branch]].added_block(wap):
             change.append(branch, written._java_files, ("wap.id", str(wap)))
 
-    tables.repeat(attempt, f"rows cannot be staged in {name}", alone_on=name)
+    tables.repeat(attempt, f"rows cannot be staged in {name}", lock_table=name)
     failpoints.hit("stage.after_commit")

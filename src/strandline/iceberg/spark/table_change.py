@@ -1,4 +1,4 @@
-"""A commit that is prepared on the current metadata of a table, and that we send ourselves if the catalog is remote."""
+"""A commit that Iceberg prepares on the current metadata of a table. If the catalog is remote, we send it ourselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOUCHED_MS = 3_650 * 86_400_000  # ten years: our branches do not expire
 
 class TableChange:
     """A change on the current metadata of a table. Iceberg computes it and writes its files. A commit that we send
-    ourselves is sent once. Its files stay with any outcome; after a refusal the reconciler finds them."""
+    ourselves is sent once. Its files stay, whatever the outcome: after a refusal, the reconciler finds them."""
 
     def __init__(self, table: Any, *, is_remote: bool) -> None:
         self.table = table
@@ -24,8 +24,8 @@ class TableChange:
         self._base = self._operations.current()
 
     def _require(self, branch: str) -> None:
-        """The commit is refused if the branch is gone, or has another head. A REST catalog compares the refs that a
-        commit sets, but not those that it removes: so this sets the branch to what it is, before it is removed."""
+        """Makes the catalog refuse the commit if the branch is gone or has another head. A REST catalog compares the
+        refs that a commit sets, but not those that it removes. So this sets the branch before it is removed."""
         touch = self.transaction.manageSnapshots()
         touch.setMaxRefAgeMs(branch, _TOUCHED_MS)
         touch.commit()
@@ -41,7 +41,7 @@ class TableChange:
         remove: Sequence[str] = (),
         settle: bool = False,
     ) -> None:
-        """Commits, with changes of branches and main. `settle` puts our tag on main as it is after this commit."""
+        """Commits changes of branches and main. `settle` puts our tag on main as it is after this commit."""
         for branch in remove if self._is_remote else ():
             self._require(branch)
         manage = self.transaction.manageSnapshots()
@@ -54,7 +54,7 @@ class TableChange:
         manage.commit()
         if settle:
             self._tag_main()
-        self._finish()  # a change of refs is refused on any other metadata than it was planned on
+        self._finish()  # a change of refs is refused on other metadata than it was planned on
 
     def append(self, branch: str, files: Iterable[Any], summary: tuple[str, str]) -> None:
         append = self.transaction.newAppend().toBranch(branch)
@@ -86,5 +86,5 @@ def check_epoch(
     if view.epoch > epoch:
         raise Superseded(
             f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
-            hint=f"Stop using this copy of the ledger; {outcome}.",
+            hint=f"Stop using this copy of the ledger: {outcome}.",
         )

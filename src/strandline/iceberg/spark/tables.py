@@ -1,12 +1,12 @@
 """Tables through Spark's JVM: load, read, branches, properties. Reads metadata, calls a pure function, commits.
 
-A commit that removes a branch succeeds only on the metadata it was planned on; otherwise Iceberg refuses it with
+A commit that removes a branch succeeds only on the metadata that it was planned on; otherwise Iceberg refuses it with
 "refresh is required". So a decision on `view` is still valid when the commit lands.
 
-Over a network, "conflict" is not a certain answer: a commit that the HTTP client or a gateway sent twice conflicts with
-itself. Iceberg then deletes the files that it wrote for the refused commit, which are live metadata (shown by
-experiment). So with a REST catalog, Iceberg prepares our commits and we send them ourselves, and nothing is cleaned up
-after them (docs/adr/0023).
+Over a network, the answer "conflict" does not prove that a commit failed: one that the HTTP client or a gateway sent
+twice conflicts with itself. Iceberg then deletes the files that it wrote for the refused commit, which are live
+metadata (shown by experiment). So with a REST catalog, Iceberg prepares our commits, we send them ourselves, and
+nothing is cleaned up after them (docs/adr/0023).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.core import failpoints
 from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.core.text.wording import plural
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
-from strandline.iceberg.commit_lost import COMMIT_LOST
+from strandline.iceberg.commit_retry import COMMIT_RETRY
 from strandline.iceberg.metadata.block_placement import NumberSpan
 from strandline.iceberg.metadata.identifier import CATALOG, in_spark
 from strandline.iceberg.metadata.table_metadata import EPOCH_PROPERTY, TableView, WapId, parse_view
@@ -55,11 +55,11 @@ class DataFile:
 
 
 class ReadAgain(Exception):
-    """A commit was sent, and its result has not been read back yet; or the table has changed since it was planned."""
+    """A commit was sent, and its result has not been read back yet. Or the table has changed since it was read."""
 
 
 T = TypeVar("T")
-_SETTLED_LATER = "Nothing is lost; `strandline status` shows the open block, and the next run settles it."
+_SETTLED_LATER = "Nothing is lost. `strandline status` shows the open block, and the next run settles it."
 
 
 class SparkTables:
@@ -70,7 +70,7 @@ class SparkTables:
         self._locks: dict[str, threading.Lock] = {}
         self._java = IcebergJava(spark)
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
-        # The JVM loads a catalog with the settings of the active session: make it this one, once.
+        # The JVM loads a catalog with the settings of the session that uses it first: that must be this one.
         with explaining("the catalog cannot be opened"):
             spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
 
@@ -85,9 +85,9 @@ class SparkTables:
         return self._java
 
     @property
-    def may_destroy(self) -> bool:
-        """Whether Iceberg's own commits could delete live files: over a REST catalog a commit that arrives twice
-        conflicts with itself, and in a folder nothing keeps Iceberg from cleaning up after it (docs/adr/0023)."""
+    def may_delete_live_files(self) -> bool:
+        """Whether Iceberg's own commits could delete live files. Over a REST catalog, a commit that arrives twice
+        conflicts with itself, and in a folder nothing stops Iceberg from deleting its files (docs/adr/0023)."""
         return self.is_remote and not self._is_bucket
 
     @property
@@ -96,9 +96,9 @@ class SparkTables:
         return store.endswith(".S3FileIO")
 
     @cached_property
-    def sparing(self) -> SparkTables:
-        """For operations that Iceberg commits and cleans up by itself: with a REST catalog, a session that deletes
-        nothing from the bucket. The reconciler finds the files of a commit that lost."""
+    def not_deleting(self) -> SparkTables:
+        """The tables for operations that Iceberg itself commits and cleans up. With a REST catalog, they use a session
+        that deletes nothing from the bucket. The reconciler finds the files of a commit that lost."""
         prefix = f"spark.sql.catalog.{CATALOG}"
         if not self.is_remote or not self._is_bucket:
             return self
@@ -128,8 +128,8 @@ class SparkTables:
         return self._parsed(self.java.read_metadata(table, location))
 
     def _parsed(self, metadata: Any) -> TableView:
-        """Caches parsed metadata, because a metadata file never changes and each batch reads the table many times.
-        Metadata without a file, in some REST catalogs, is parsed each time."""
+        """The parsed metadata. It is cached, because a metadata file never changes, and each batch reads the table many
+        times. Some REST catalogs have metadata without a file, which is parsed each time."""
         if (location := metadata.metadataFileLocation()) is None:
             return parse_view(self.java.metadata_json(metadata))
         if (view := self._views.get(location)) is None:
@@ -139,11 +139,11 @@ class SparkTables:
         return view
 
     def count(self, name: str, rows: SeqRange, snapshot: SnapshotId | None) -> int:
-        """Rows of this range in one snapshot. Counts sequence numbers, so that delete files are respected."""
+        """How many rows of this range the snapshot has. Reads the sequence numbers, so that deletes are applied."""
         if snapshot is None:
             return 0
-        found = self.read(name, snapshot).where(F.col(SEQ_COLUMN).between(rows.lo, rows.hi))
-        return int(found.select(SEQ_COLUMN).count())
+        in_range = self.read(name, snapshot).where(F.col(SEQ_COLUMN).between(rows.lo, rows.hi))
+        return int(in_range.select(SEQ_COLUMN).count())
 
     def read(self, name: str, snapshot: SnapshotId) -> DataFrame:
         return self.spark.read.option("versionAsOf", str(snapshot)).table(in_spark(name))
@@ -156,47 +156,50 @@ class SparkTables:
     def data_files(
         self, name: str, snapshot: SnapshotId, after: int, until: int, *, files_max: int
     ) -> list[DataFile] | None:
-        """The files of one snapshot that may have rows in this range; None if there are too many to list, or if one has
-        no bounds."""
+        """The files of one snapshot that may have rows above `after` and up to `until`. None if there are more than
+        `files_max`, or if one has no bounds."""
         table = self.load(name)
         bounds = self.java.between(SEQ_COLUMN, after + 1, until)
         scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
-        found: list[DataFile] = []
+        files: list[DataFile] = []
         numbers = NumberBounds(self.java, table)
         with explaining(f"the files of {name} cannot be listed"):
             for task in planned_files(scan):
-                if len(found) == files_max:
+                if len(files) == files_max:
                     return None
                 file = task.file()
                 if (span := numbers.of(file)) is None:
                     return None
                 is_parquet, has_deletes = file.format().toString() == "PARQUET", not task.deletes().isEmpty()
-                found.append(DataFile(str(file.location()), file.recordCount(), *span, is_parquet, has_deletes))
-        return found
+                files.append(DataFile(str(file.location()), file.recordCount(), *span, is_parquet, has_deletes))
+        return files
 
     def spans_above(self, name: str, number: int) -> list[NumberSpan]:
-        """Files of main with sequence numbers above this one, by manifests. A file without bounds may have any."""
+        """The spans of main's files with sequence numbers above this one, according to manifests. A file without bounds
+        may have any number."""
         above = self._numbered_files(name).where(F.col("hi").isNull() | (F.col("hi") > number))
         with explaining(f"the files of {name} cannot be listed"):
-            rows = above.distinct().collect()  # none, in a table that only we write to
+            rows = above.distinct().collect()  # none, in a table that only Strandline writes to
         return [NumberSpan(number + 1, SEQ_MAX) if r["hi"] is None else NumberSpan(r["lo"], r["hi"]) for r in rows]
 
     def highest_number(self, name: str, limit: int) -> int:
-        """The highest sequence number that main may have, by manifests, but at most the limit; 0 for none."""
+        """The highest sequence number that main may have according to manifests, but at most the limit. 0 if it has
+        none."""
         highest = F.max(F.coalesce(F.least(F.col("hi"), F.lit(limit)), F.lit(limit)))
         with explaining(f"the files of {name} cannot be listed"):
             return int(self._numbered_files(name).agg(highest).collect()[0][0] or 0)
 
     def _numbered_files(self, name: str) -> DataFrame:
-        """The lowest and the highest sequence number, `lo` and `hi`, of each data file of main, by manifests. Both are
-        null if the manifest does not say. Files without a sequence number are left out."""
+        """The lowest and the highest sequence number, `lo` and `hi`, of each data file of main, according to manifests.
+        Both are null if the manifest has no bounds. Files without a sequence number are left out."""
         metrics = f"readable_metrics.{SEQ_COLUMN}"
         files = self.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
         numbered = files.where(f"NOT coalesce({metrics}.null_value_count >= record_count, false)")
         return numbered.select(F.col(f"{metrics}.lower_bound").alias("lo"), F.col(f"{metrics}.upper_bound").alias("hi"))
 
     def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
-        """Of main's sequence numbers above `above`: the highest up to the limit, and the lowest beyond. Reads rows."""
+        """Of main's sequence numbers above `above`, the highest one up to the limit, and the lowest one beyond it.
+        Reads rows."""
         number = F.col(SEQ_COLUMN)
         df = self.spark.table(in_spark(name)).where(number > above)
         with explaining(f"the sequence numbers of {name} cannot be read"):
@@ -204,32 +207,33 @@ class SparkTables:
             return tuple(df.agg(highest, F.min(F.when(number > limit, number))).collect()[0])
 
     def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
-        """Reads back the branch's head; None unless it is the append of this block."""
+        """The branch's head, if its snapshot added the rows of this block; otherwise None."""
         view = self.view(name)
         head = view.refs.get(branch)
         snapshot = None if head is None else view.snapshots.get(head)
-        return snapshot.id if snapshot is not None and snapshot.brought(wap) else None
+        return snapshot.id if snapshot is not None and snapshot.added_block(wap) else None
 
     def names(self) -> list[str]:
         """All tables of the catalog, in all namespaces."""
         catalog = self.java.catalog(CATALOG)
-        found: list[str] = []
+        names: list[str] = []
 
         def walk(namespace: Any) -> None:
             for child in catalog.listNamespaces(namespace):
-                found.extend(t.toString() for t in catalog.listTables(child))
+                names.extend(t.toString() for t in catalog.listTables(child))
                 walk(child)
 
         with explaining("the catalog cannot be listed"):
             walk(self.java.root_namespace())
-        return sorted(found)
+        return sorted(names)
 
     def change(self, name: str) -> TableChange:
         return TableChange(self.load(name), is_remote=self.is_remote)
 
     @contextmanager
     def changing(self, table: Any) -> Iterator[Any]:
-        """Yields what to change in place of the table. With a REST catalog, sends the commit itself."""
+        """Yields the object on which to make the change: the table, or with a REST catalog a transaction, which is then
+        sent."""
         if not self.is_remote:
             yield table
             return
@@ -238,7 +242,7 @@ class SparkTables:
         change.send()
 
     def create_branch(self, name: str, branch: str) -> None:
-        """Creates the branch from main; does nothing if it exists."""
+        """Creates the branch from main. Does nothing if it exists."""
         failpoints.hit("stage.before_branch")
 
         def attempt() -> None:
@@ -246,22 +250,23 @@ class SparkTables:
             if branch not in self.view_of(change.table).refs:
                 change.commit(create=branch)
 
-        self.repeat(attempt, f"branch {branch} of {name} cannot be created", alone_on=name)
+        self.repeat(attempt, f"branch {branch} of {name} cannot be created", lock_table=name)
         failpoints.hit("stage.after_branch")
 
     def remove_branch(self, name: str, branch: str) -> None:
         self.remove_branches(name, lambda view: [branch])
 
     def remove_branches(self, name: str, which: Callable[[TableView], Iterable[str]]) -> None:
-        """Removes branches. `which` gets the metadata that is replaced, and returns names; unknown ones are ignored."""
+        """Removes branches. `which` gets the metadata that the commit replaces, and returns the names. Names of
+        branches that do not exist are ignored."""
 
         def attempt() -> None:
             change = self.change(name)
             view = self.view_of(change.table)
-            if found := sorted(view.refs.keys() & set(which(view))):
-                change.commit(remove=found)
+            if existing := sorted(view.refs.keys() & set(which(view))):
+                change.commit(remove=existing)
 
-        self.repeat(attempt, f"a branch of {name} cannot be removed", alone_on=name)
+        self.repeat(attempt, f"a branch of {name} cannot be removed", lock_table=name)
 
     def set_properties(self, name: str, values: Mapping[str, str]) -> None:
         def attempt() -> None:
@@ -273,9 +278,9 @@ class SparkTables:
         self.repeat(attempt, f"properties of {name} cannot be set")
 
     def raise_epoch(self, name: str, epoch: int, properties: Mapping[str, str] | None = None) -> None:
-        """After this, no commit that was planned before can publish. A REST catalog does not compare properties: there
-        main moves, too, by a snapshot without files. If two ledgers resync at once, neither lowers the other's epoch.
-        `properties` are set in the same commit."""
+        """Sets the table's epoch, and `properties` in the same commit. After it, no commit that was planned before can
+        publish. A REST catalog does not compare properties, so there a snapshot without files also moves main. If two
+        ledgers resync at once, neither lowers the other's epoch."""
 
         def attempt() -> None:
             change = self.change(name)
@@ -293,15 +298,15 @@ class SparkTables:
         self.repeat(attempt, f"the epoch of {name} cannot be raised")
 
     def repeat(
-        self, attempt: Callable[[], T], what: str, hint: str = _SETTLED_LATER, *, alone_on: str | None = None
+        self, attempt: Callable[[], T], what: str, hint: str = _SETTLED_LATER, *, lock_table: str | None = None
     ) -> T:
-        """Repeats the attempt until it returns, within bounds. After a commit that lost, or whose outcome is unknown,
-        the next attempt begins by reading, so it finds what landed and does not repeat it. With `alone_on`, threads of
-        this process commit to that table one after the other: of several at once, only one would land. Raises
-        CommitUnknown."""
-        lock = nullcontext() if alone_on is None else self._locks.setdefault(alone_on, threading.Lock())
+        """Calls `attempt` until it returns, within bounds. After a commit that lost, or whose outcome is unknown, the
+        next attempt begins by reading the table, so it finds what landed and does not commit it again. With
+        `lock_table`, threads of this process commit to that table one after the other: of several at once, only one
+        would land. Raises CommitUnknown."""
+        lock = nullcontext() if lock_table is None else self._locks.setdefault(lock_table, threading.Lock())
         last: Exception | None = None
-        for now in replace(COMMIT_LOST, attempts_max=self.attempts_max).attempts():
+        for now in replace(COMMIT_RETRY, attempts_max=self.attempts_max).attempts():
             try:
                 with lock:
                     return attempt()
@@ -309,7 +314,7 @@ class SparkTables:
                 last = e
                 now.at_once = True
             except JAVA_ERRORS as e:
-                if not _is_worth_another_attempt(e):
+                if not _is_retryable(e):
                     failure = explain(e, what)
                     if last is None or not self.is_remote or not isinstance(failure, StorageError):
                         raise failure from e
@@ -334,23 +339,23 @@ def planned_files(scan: Any) -> Iterator[Any]:
 
 
 def iterate(iterable: Any) -> Iterator[Any]:
-    """A Java Iterable; py4j converts only collections into Python iterators."""
-    found = iterable.iterator()
-    while found.hasNext():
-        yield found.next()
+    """The items of a Java Iterable. Py4J converts only collections into Python iterators."""
+    items = iterable.iterator()
+    while items.hasNext():
+        yield items.next()
 
 
 _VIEWS_MAX = 4
 _STALE = (  # Iceberg has no classes for these
     "Branch does not exist",
     "already exists",
-    # Of REST catalogs: another block was staged meanwhile. Main is unchanged, but the table's counters are not.
+    # Of REST catalogs: another block was staged meanwhile, which changes the table's counters, but not main.
     "last sequence number",
     "first-row-id is behind",
     "to unknown snapshot",  # expired between the read and the commit that would tag it
 )
 
 
-def _is_worth_another_attempt(error: Exception) -> bool:
+def _is_retryable(error: Exception) -> bool:
     kind, text = java_class(error), root_cause(error)
     return kind in java.LOST_OR_UNKNOWN or any(words in text for words in _STALE)

@@ -1,1 +1,1 @@
-"""The resync of a restored ledger: it learns from the tables what happened since its copy was made."""
+"""The resync of a restored ledger: it learns from the tables what has happened since its copy was made."""

@@ -1,4 +1,4 @@
-"""Blocks in a resync: publishes or drops staged branches, and records the batches in the table's history."""
+"""Blocks in a resync: publishes or removes staged branches, and records the batches in the table's history."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from strandline.read import rollback
 def roll_forward(
     work: IngestContext, connection: Connection, name: str, gap: SeqRange | None, epoch: int
 ) -> list[SeqRange]:
-    """Publishes complete branches in the gap: their blocks may have been committed. Of one batch, publishes only the
-    branch with the highest number: lower ones were abandoned before the higher one was reserved.
+    """Publishes complete branches in the gap, because their blocks may have been committed. Removes all branches in the
+    gap. Returns the ranges that it published. Of one batch, publishes only the branch with the highest number: lower
+    ones were abandoned before the higher one was reserved.
 
     On a table that is or was followed, publishes nothing, and abandons reserved blocks unless main has their rows. A
     block that was abandoned after the copy was made may lie below a follower's bound, which this ledger does not know,
@@ -31,7 +32,7 @@ def roll_forward(
     dataset = datasets.get(connection, name)
     if view.is_followed:
         _give_up_reserved(work, connection, dataset, view)
-        work.tables.remove_branches(name, lambda now: _inside(now, gap))
+        work.tables.remove_branches(name, lambda current: _branches_in(current, gap))
         return []
     newest: dict[str, tuple[WapId, SnapshotId]] = {}
     for branch, head in view.branches.items():
@@ -42,19 +43,19 @@ def roll_forward(
         lo = wap.rows.lo
         if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
             newest[wap.batch_id] = (wap, head)
-    for name_of_part in list(newest):  # a part has a branch, so the whole batch was abandoned before
-        for whole in enclosing_batches(name_of_part):
-            newest.pop(whole, None)
+    for batch_id in list(newest):  # if a part of a batch has a branch, the whole batch was abandoned before
+        for enclosing in enclosing_batches(batch_id):
+            newest.pop(enclosing, None)
     rolled = []
     memory = rollback.recall(connection, dataset)
     may_move_tag = rollback.may_move_tag(connection, work.tables, dataset, memory)
     passed = work.sinks.highest_delivered(connection, dataset) if newest else None
     for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
-        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
-        if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
+        recorded = blocks.of_batch(connection, dataset.id, wap.batch_id)
+        if isinstance(recorded, Published) or batch_elsewhere(view, wap) is not None:
             continue
         if passed is not None and wap.rows.lo <= passed:
-            continue  # a sink is past it: the block was abandoned, and would never be delivered there
+            continue  # a sink's watermark is past it: the block was abandoned, and the sink would never get it
         if not branch_complete(work, name, view, head, wap):
             continue
         outcome = publish(
@@ -62,40 +63,43 @@ def roll_forward(
         )
         if isinstance(outcome, AlreadyPublished):
             rolled.append(wap.rows)
-    # The remaining branches must never be committed: the seal will rise above their numbers.
-    work.tables.remove_branches(name, lambda view: _inside(view, gap))
+    # The remaining branches must never be committed, because the seal will rise above their numbers.
+    work.tables.remove_branches(name, lambda current: _branches_in(current, gap))
     return rolled
 
 
 def _give_up_reserved(work: IngestContext, connection: Connection, dataset: Dataset, view: TableView) -> None:
-    for found in blocks.open_blocks(connection, dataset.id):
-        head = found.head
-        if not isinstance(found, Reserved) or head.offered or head.kind is not BlockKind.BATCH:
+    """Abandons the reserved blocks whose rows are not in main, and removes their branches."""
+    for block in blocks.open_blocks(connection, dataset.id):
+        head = block.head
+        if not isinstance(block, Reserved) or head.offered or head.kind is not BlockKind.BATCH:
             continue
         counted = 0 if view.chain_reaches(None) else work.tables.count(dataset.name, head.rows, view.main)
         plan = plan_recovery(view, head.branch, work.wap(head), branch_complete=False, rows_in_main=counted)
         if isinstance(plan, Abandon):
             work.tables.remove_branch(dataset.name, head.branch)
-            blocks.forget_reserved(connection, found, "a follower may have passed it before the ledger was restored")
+            blocks.forget_reserved(connection, block, "a follower may have passed it before the ledger was restored")
 
 
-def _inside(view: TableView, gap: SeqRange | None) -> list[str]:
-    found = {name: parse_branch(name) for name in view.branches}
-    return [name for name, own in found.items() if own is not None and gap is not None and own.lo in gap]
+def _branches_in(view: TableView, gap: SeqRange | None) -> list[str]:
+    """The branches of blocks that begin in the gap."""
+    parsed = {name: parse_branch(name) for name in view.branches}
+    return [name for name, branch in parsed.items() if branch is not None and gap is not None and branch.lo in gap]
 
 
-def take_back_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
-    """Records the batches in the table's history, so that a repeat of one is still recognized."""
-    taken, recorded = 0, cuts_on(view)
+def restore_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
+    """Records the batches in the table's history again, so that a repeat of one is still recognized. Returns how many
+    it recorded."""
+    restored, cuts = 0, cuts_on(view)
     for snapshot in view.ancestors(view.main):
         wap = snapshot.block_of(lake)
-        if wap is None or wap.rows.lo not in gap or is_cut_out(wap.rows, recorded):
+        if wap is None or wap.rows.lo not in gap or is_cut_out(wap.rows, cuts):
             continue
-        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
-        if isinstance(known, Reserved):
-            blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
+        recorded = blocks.of_batch(connection, dataset.id, wap.batch_id)
+        if isinstance(recorded, Reserved):
+            blocks.forget_reserved(connection, recorded, f"its batch is in main under {wap.rows}")
         ended_batches.divide_again(connection, dataset.id, wap.batch_id)
-        taken += restored_blocks.insert_published(
+        restored += restored_blocks.insert_published(
             connection,
             dataset.id,
             wap.rows,
@@ -106,7 +110,7 @@ def take_back_batches(connection: Connection, dataset: Dataset, view: TableView,
             snapshot=snapshot.id,
             shard=_shard(dataset, wap),
         )
-    return taken
+    return restored
 
 
 def _shard(dataset: Dataset, wap: WapId) -> ShardId:

@@ -1,4 +1,4 @@
-"""Reads cuts of take-overs from a table, for a resync, and which sequence numbers they leave."""
+"""Reads the cuts of take-overs from a table, for a resync, and finds the sequence numbers that they leave."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from strandline.ledger.engine import Connection
 from strandline.ledger.replicate import cuts, item_ranges
 
 
-def take_cuts(work: IngestContext, connection: Connection, dataset: Dataset, gap: SeqRange) -> list[NumberedCut]:
-    """Records the cuts in the gap again, and returns them, lowest first: a follower that has not recorded them needs
-    them to know which of its rows the leader has given up. Raises FailedError for one that cannot be read."""
-    found = []
+def restore_cuts(work: IngestContext, connection: Connection, dataset: Dataset, gap: SeqRange) -> list[NumberedCut]:
+    """Records the table's cuts in the gap again. Returns them, lowest first. A follower that has not recorded them
+    needs them to know which of its rows the leader has given up. Raises FailedError for a cut that cannot be read."""
+    restored = []
     for number, text in sorted(work.tables.view(dataset.name).cuts.items()):
         if number not in gap:
             continue
@@ -28,37 +28,37 @@ def take_cuts(work: IngestContext, connection: Connection, dataset: Dataset, gap
         if cut is None:
             raise FailedError(
                 f"{dataset.name}: its table's property {CUT_PREFIX}{number}, a cut of a take-over, cannot be read",
-                hint="Set it to what it was; `strandline recover` then finishes the resync.",
+                hint="Set the property to its earlier value. Then `strandline recover` finishes the resync.",
             )
-        found.append(NumberedCut(number, cut))
-    known = {one.number for one in cuts.settled_cuts(connection).get(dataset.id, ())}
-    for one in found:
-        if one.number not in known:
+        restored.append(NumberedCut(number, cut))
+    recorded = {one.number for one in cuts.settled_cuts(connection).get(dataset.id, ())}
+    for one in restored:
+        if one.number not in recorded:
             cuts.insert(connection, dataset.id, one.number, one.cut)
-    return found
+    return restored
 
 
 def cuts_on(view: TableView) -> list[NumberedCut]:
     """The cuts that the table records and that can be read, lowest first."""
-    found = []
+    readable = []
     for number, text in sorted(view.cuts.items()):
-        with suppress(LedgerUnreadable):  # `take_cuts` raises for it
+        with suppress(LedgerUnreadable):  # `restore_cuts` raises for it
             _, cut = item_ranges.read(text)
             if cut is not None:
-                found.append(NumberedCut(Seq(number), cut))
-    return found
+                readable.append(NumberedCut(Seq(number), cut))
+    return readable
 
 
-def is_cut_out(rows: SeqRange, recorded: Sequence[NumberedCut]) -> bool:
-    """Whether a cut has removed these rows from the table, whose history still has their batch. Pure."""
-    return any(one.numbers_out([rows]) == [rows] for one in recorded)
+def is_cut_out(rows: SeqRange, numbered: Sequence[NumberedCut]) -> bool:
+    """Whether a cut has removed these rows from the table. The table's history may still have their batch. Pure."""
+    return any(one.numbers_out([rows]) == [rows] for one in numbered)
 
 
-def numbers_left(gap: SeqRange, taken_back: Sequence[NumberedCut]) -> list[SeqRange]:
-    """The parts of the gap in which rows can be: without numbers that are cut out, and without the cuts' own numbers.
-    Between two terms lie more unused numbers than a follower could request part by part. Pure."""
+def numbers_left(gap: SeqRange, numbered: Sequence[NumberedCut]) -> list[SeqRange]:
+    """The parts of the gap in which rows can be: without the numbers that are cut out, and without the cuts' own
+    numbers. Between two terms lie more unused numbers than a follower could request part by part. Pure."""
     left = [gap]
-    for one in taken_back:
+    for one in numbered:
         left = subtract(left, [SeqRange(one.number, one.number)])
         left = subtract(left, one.numbers_out(left))
     return left

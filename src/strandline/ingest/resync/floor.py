@@ -1,4 +1,4 @@
-"""Reads the floor and purges from a table that the restored ledger does not know."""
+"""Reads from a table the floor and the purges that the restored ledger does not know."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import floors
 
 
-def take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -> list[str]:
-    """Takes the floor from the table. Returns the sinks whose watermark in this ledger is below it: they may have got
-    those rows or not. The table's epoch was raised before: a retention that writes its floor later checks the epoch
-    again, and deletes nothing."""
+def restore_floor(work: IngestContext, connection: Connection, dataset: Dataset) -> list[str]:
+    """Records the table's floor in the ledger. Returns the sinks whose watermark in this ledger is below it: it is
+    unknown whether they got those rows. Call this after the table's epoch was raised: a retention that writes its floor
+    later checks the epoch again, and deletes nothing."""
     floor = Seq(work.tables.view(dataset.name).floor)
     if floor <= (floors.get(connection, dataset.id) or 0):
         return []
-    floors.lock(connection, dataset.id)  # a sink that is being added is either seen here, or begins above the floor
+    floors.lock(connection, dataset.id)  # a sink that is added meanwhile is either seen here, or begins above the floor
     floors.raise_to(connection, dataset.id, floor)
     return _forget_below(connection, dataset, floor)
 
 
-def take_purges(
+def restore_purges(
     work: IngestContext, connection: Connection, dataset: Dataset, last: int
 ) -> tuple[list[str], list[tuple[SeqRange, ...]]]:
-    """Takes purges that this ledger does not know. Returns the sinks that may lack rows because of them, and for each
-    the ranges in which it deleted rows. `last` is the ledger's counter."""
+    """Records the table's purges that this ledger does not know. Returns the sinks that may lack rows because of them,
+    and for each purge the ranges in which it deleted rows. `last` is the ledger's counter."""
     recorded = work.tables.view(dataset.name).purged
     new = forgotten_purges(recorded, losses.purged(connection, dataset.id), last)
     for purge in new:
@@ -39,10 +39,11 @@ def take_purges(
 
 
 def _forget_below(connection: Connection, dataset: Dataset, number: Seq) -> list[str]:
+    """Records that sinks with a watermark below this number may have lost rows. Returns their names."""
     below = [r for r in floors.list_sink_progress(connection, dataset.id) if (r.number or 0) < number]
-    for found in below:
-        losses.add(connection, found.sink, Reason.FORGOTTEN, [NewLoss("", found.number, number, None)])
-    return [found.sink.name for found in below]
+    for progress in below:
+        losses.add(connection, progress.sink, Reason.FORGOTTEN, [NewLoss("", progress.number, number, None)])
+    return [progress.sink.name for progress in below]
 
 
 def forgotten_purges(recorded: Sequence[RecordedPurge], known: Sequence[SeqRange], last: int) -> list[RecordedPurge]:

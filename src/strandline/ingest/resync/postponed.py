@@ -10,10 +10,10 @@ from strandline.core.types import Dataset
 from strandline.iceberg.metadata.table_metadata import check_fit
 from strandline.iceberg.spark.java_errors import explain
 from strandline.ingest.context import IngestContext
-from strandline.ingest.resync.blocks import roll_forward, take_back_batches
-from strandline.ingest.resync.cuts import take_cuts
-from strandline.ingest.resync.floor import take_floor, take_purges
-from strandline.ingest.resync.received import end_hold_until_resynced, is_after_the_copy, take_back_received
+from strandline.ingest.resync.blocks import restore_batches, roll_forward
+from strandline.ingest.resync.cuts import restore_cuts
+from strandline.ingest.resync.floor import restore_floor, restore_purges
+from strandline.ingest.resync.received import end_hold_until_resynced, history_reaches_copy, restore_received
 from strandline.ingest.table_peek import read_view
 from strandline.ledger import audit
 from strandline.ledger.ingest import datasets, purge_items, restored_blocks, sequence, table_states
@@ -21,14 +21,14 @@ from strandline.ledger.replicate import followers
 
 
 def resync_postponed(work: IngestContext) -> list[str]:
-    """Resyncs postponed datasets whose tables can be read by now. Returns the others, each with its reason."""
+    """Resyncs the postponed datasets whose tables can now be read. Returns the others, each with its reason."""
     with work.ledger.read() as connection:
-        waiting = {b.head.dataset for b in restored_blocks.postponed(connection)}
-        known = [d for d in datasets.list_datasets(connection) if d.id in waiting]
-    left = []
-    for dataset in known:
+        ids = {b.head.dataset for b in restored_blocks.postponed(connection)}
+        postponed = [d for d in datasets.list_datasets(connection) if d.id in ids]
+    not_resynced = []
+    for dataset in postponed:
         if work.backoff.is_waiting(dataset.id):
-            left.append(f"{dataset.name}: it could not be read a short while ago")
+            not_resynced.append(f"{dataset.name}: it could not be read a short while ago")
             continue
         started_at = work.backoff.now()
         try:
@@ -42,44 +42,45 @@ def resync_postponed(work: IngestContext) -> list[str]:
             work.backoff.failed(dataset.id, started_at)
             reason = explain(e, "it cannot be read").message
             work.ledger.change(table_states.record_trouble, dataset.id, reason)
-            left.append(f"{dataset.name}: {reason}")
-    return left
+            not_resynced.append(f"{dataset.name}: {reason}")
+    return not_resynced
 
 
 def _resync_later(work: IngestContext, dataset: Dataset) -> None:
-    """Resyncs one dataset over its postponed ranges: one transaction under the counter's lock; can be repeated."""
+    """Resyncs one dataset over its postponed ranges, in one transaction under the counter's lock. It can be
+    repeated."""
     with work.ledger.write() as connection:
         counter = sequence.check(connection, work.witness)
-        if not (waiting := restored_blocks.postponed(connection, dataset.id)):
+        if not (postponed := restored_blocks.postponed(connection, dataset.id)):
             return  # another process has done it
         view = work.tables.view(dataset.name)
         check_fit(view, dataset, work.lake)
-        # A higher epoch is from a ledger of which this one is an older copy.
+        # If the table's epoch is higher, this ledger is an older copy of the one that raised it.
         epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
         work.tables.raise_epoch(dataset.name, epoch)
         failpoints.hit("postponed.after_epoch")
         forgotten = [name for name in sorted(view.followers) if followers.add_forgotten(connection, name)]
-        complete = is_after_the_copy(connection, dataset, view)
+        is_complete = history_reaches_copy(connection, dataset, view)
         end_hold_until_resynced(connection, dataset)
         rolled, batches = [], 0
-        for found in waiting:
-            rows = found.head.rows
+        for block in postponed:
+            rows = block.head.rows
             rolled += roll_forward(work, connection, dataset.name, rows, epoch)
-            batches += take_back_batches(connection, dataset, work.tables.view(dataset.name), rows, work.lake)
-            take_back_received(work, connection, dataset, rows, complete=complete)
-            take_cuts(work, connection, dataset, rows)
-            restored_blocks.settle_postponed(connection, found)
+            batches += restore_batches(connection, dataset, work.tables.view(dataset.name), rows, work.lake)
+            restore_received(work, connection, dataset, rows, is_complete=is_complete)
+            restore_cuts(work, connection, dataset, rows)
+            restored_blocks.settle_postponed(connection, block)
         failpoints.hit("postponed.after_roll_forward")
         if (settled := work.tables.view(dataset.name).settled) is not None:
             table_states.raise_settled(connection, dataset.id, settled)
-        below = take_floor(work, connection, dataset)
-        purged, purges = take_purges(work, connection, dataset, waiting[0].head.rows.lo - 1)
+        below = restore_floor(work, connection, dataset)
+        purged, purges = restore_purges(work, connection, dataset, postponed[0].head.rows.lo - 1)
         datasets.forget_counts(connection)
         table_states.clear_trouble(connection, dataset.id)
         numbers = [purge_items.take_number(connection, work.witness, dataset.id, ranges) for ranges in purges]
         sequence.move(connection, last=max([counter.last, *(n or 0 for n in numbers)]), epoch=epoch)
         audit.record(
-            connection, Event.DATASET_RESYNCED, dataset=dataset.name, ranges=[str(b.head.rows) for b in waiting],
+            connection, Event.DATASET_RESYNCED, dataset=dataset.name, ranges=[str(b.head.rows) for b in postponed],
             epoch=epoch, rolled_forward=[str(r) for r in rolled], batches=batches, sinks_below_the_floor=below,
             sinks_below_a_purge=purged, followers_forgotten=forgotten,
         )  # fmt: skip

@@ -1,12 +1,12 @@
-"""The resync: a ledger that is behind its witness learns from the tables what happened since its copy was made.
+"""The resync: a ledger that is behind its witness learns from the tables what has happened since its copy was made.
 
-It first reads all tables without a lock, to find those that cannot be read: that may take long. The rest runs under the
-counter's lock, so no process reserves a sequence number meanwhile. Each step can be repeated: after a crash, witness
-and counter still differ, and the next resync begins again. It raises the epoch of the tables first, so that another
-live copy of the ledger can no longer publish.
+It first reads all tables without a lock, to find those that cannot be read, because that may take long. The rest runs
+under the counter's lock, so no process reserves a sequence number meanwhile. Each step can be repeated: after a crash,
+witness and counter still differ, and the next resync begins again. It raises the epoch of the tables first, so that
+another live copy of the ledger can no longer publish.
 
-A dataset whose table cannot be read is postponed: an open block over the sequence numbers in question holds its seal,
-and nothing is ingested, read or delivered there until `resync_postponed.py` has done the rest (docs/adr/0041).
+A dataset whose table cannot be read is postponed. An open block over the sequence numbers in question holds its seal,
+and its rows are not ingested, read or delivered until `postponed.py` has resynced it (docs/adr/0041).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from strandline.iceberg.metadata.table_metadata import (
 from strandline.iceberg.spark.java_errors import explain
 from strandline.ingest.context import IngestContext
 from strandline.ingest.datasets import unused_identity
-from strandline.ingest.resync.blocks import roll_forward, take_back_batches
-from strandline.ingest.resync.cuts import numbers_left, take_cuts
-from strandline.ingest.resync.floor import take_floor, take_purges
+from strandline.ingest.resync.blocks import restore_batches, roll_forward
+from strandline.ingest.resync.cuts import numbers_left, restore_cuts
+from strandline.ingest.resync.floor import restore_floor, restore_purges
 from strandline.ingest.resync.follower import fall_behind
-from strandline.ingest.resync.received import hold_until_resynced, is_after_the_copy, take_back_received
+from strandline.ingest.resync.received import history_reaches_copy, hold_until_resynced, restore_received
 from strandline.ingest.table_peek import read_view
 from strandline.ledger import audit
 from strandline.ledger.deliver import sinks
@@ -53,23 +53,23 @@ _BEHIND = RetryPolicy(0.0, attempts_max=4)
 
 @dataclass(frozen=True, slots=True)
 class Resynced:
-    gap: SeqRange | None  # the sequence numbers that this ledger did not know; None if the witness was behind instead
+    gap: SeqRange | None  # the sequence numbers that the ledger did not know; None if it was not behind its witness
     epoch: int
     rolled_forward: tuple[SeqRange, ...]
     batches: int
     datasets_found: tuple[str, ...]
-    # known from the tables only; retention keeps all rows for them until they are added again
+    # followers that only the tables name; retention keeps all rows for them until they are added again
     followers_forgotten: tuple[str, ...] = ()
 
 
 def with_resync(work: IngestContext, step: Callable[[], T]) -> T:
-    """Runs `step`; if the ledger needs a resync first, resyncs it and runs `step` again."""
+    """Runs `step`. If the ledger needs a resync first, resyncs it and runs `step` again."""
     return _BEHIND.call(step, ResyncNeeded, lambda: resync_ledger(work))
 
 
 def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | None:
-    """None if witness and counter agree, as they nearly always do. Raises LedgerUnreadable if the site follows by its
-    witness and leads by its ledger, or the other way round."""
+    """Resyncs the ledger. None if witness and counter agree, as they nearly always do. Raises LedgerUnreadable if
+    witness and ledger disagree whether the site follows or leads."""
     unreadable: Mapping[str, Exception] | None = None
     while True:
         with work.ledger.write() as connection:
@@ -80,7 +80,7 @@ def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | N
                 return None
             promotions.check_none_under_way(connection, witnessed)
             site = sites.get(connection)
-            # Since it was opened, the ledger may have been restored from before the site followed, or led.
+            # Since it was opened, the ledger may have been restored from a copy of before the site followed, or led.
             witnessed.check_follows(site.follows)
             witnessed.check_leads(site.follows, site.claimed_term)
             if not site.follows:
@@ -89,8 +89,8 @@ def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | N
                 resynced = _resync_locked(work, connection, counter, witnessed.highest, unreadable, rebuild=rebuild)
                 follows = sites.get(connection).follows
                 break
-        # Outside of the lock: Iceberg may try for a minute and a half. Unreadable datasets are postponed, even if they
-        # can be read a moment later. The resync reads the tables again under the lock.
+        # Outside of the lock, because Iceberg may try for a minute and a half. Unreadable datasets are postponed, even
+        # if they can be read a moment later. The resync reads the tables again under the lock.
         _, unreadable = _read_tables(work, {})
     if follows:
         failpoints.hit("behind.after_commit")
@@ -102,7 +102,7 @@ def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | N
 def _read_tables(
     work: IngestContext, known_unreadable: Mapping[str, Exception]
 ) -> tuple[dict[str, TableView], dict[str, Exception]]:
-    """The tables of the catalog, and the errors of those that cannot be read. Known unreadable ones are not read
+    """The tables of the catalog, and the errors of those that cannot be read. Those in `known_unreadable` are not read
     again."""
     views: dict[str, TableView] = {}
     unreadable: dict[str, Exception] = {}
@@ -117,7 +117,7 @@ def _read_tables(
         except failpoints.FailpointError:
             raise
         except Exception as e:  # a damaged table may raise anything
-            check_not_called_off()  # a cancelled job is no failure of the table
+            check_not_called_off()  # a cancelled job is not a failure of the table
             unreadable[name] = e
     return views, unreadable
 
@@ -132,15 +132,15 @@ def _resync_locked(
     rebuild: bool,
 ) -> Resynced:
     gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
-    # One number more, so that another copy of this ledger with the same counter notices, too.
+    # One number more, so that another copy of this ledger with the same counter also notices it.
     last = max(highest, counter.last) + 1
-    known, postponed = datasets.list_datasets(connection), restored_blocks.postponed(connection)
-    views, unreadable = _own_tables(work, known, postponed, known_unreadable)
+    recorded, postponed = datasets.list_datasets(connection), restored_blocks.postponed(connection)
+    views, unreadable = _own_tables(work, recorded, postponed, known_unreadable)
     epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
     if sites.get(connection).follows:
         fall_behind(work, connection, counter, highest, epoch, views)
         return Resynced(gap, epoch, (), 0, ())
-    found = _register(connection, views)
+    added = _register(connection, views)
     named = sorted({name for view in views.values() for name in view.followers})
     forgotten = [name for name in named if followers.add_forgotten(connection, name)]
     failpoints.hit("resync.before_epoch")
@@ -150,14 +150,14 @@ def _resync_locked(
     failpoints.hit("resync.after_epoch")
     rolled = [r for name in views for r in roll_forward(work, connection, name, gap, epoch)]
     failpoints.hit("resync.after_roll_forward")
-    batches, holding = _take_back(work, connection, views, gap, Seq(last), epoch)
-    in_order = sorted((d for d in datasets.list_datasets(connection) if d.name in views), key=lambda d: d.id)
-    below = [s for d in in_order for s in take_floor(work, connection, d)]
+    batches, on_hold = _restore_batches_and_cuts(work, connection, views, gap, Seq(last), epoch)
+    readable = sorted((d for d in datasets.list_datasets(connection) if d.name in views), key=lambda d: d.id)
+    below = [s for d in readable for s in restore_floor(work, connection, d)]
     purged: list[str] = []
-    for dataset in in_order:
-        lost, purges = take_purges(work, connection, dataset, counter.last)
-        purged += lost
-        for ranges in purges:  # followers get them again: it is unknown whether they did before
+    for dataset in readable:
+        lacking, purges = restore_purges(work, connection, dataset, counter.last)
+        purged += lacking
+        for ranges in purges:  # offered to followers again, because it is unknown whether they got them before
             last += 1
             purge_items.insert(connection, dataset.id, Seq(last), ranges)
     for dataset in (d for d in datasets.list_datasets(connection) if d.name in unreadable):
@@ -174,14 +174,14 @@ def _resync_locked(
     event = Event.LEDGER_REBUILT if rebuild else Event.LEDGER_RESYNCED
     audit.record(
         connection, event, counter=counter.last, witness=highest, epoch=epoch, rolled_forward=[str(r) for r in rolled],
-        batches=batches, fenced=fenced, datasets_found=found, unreadable=sorted(unreadable),
-        sinks_below_the_floor=below, sinks_below_a_purge=purged, receivers_on_hold=holding,
+        batches=batches, fenced=fenced, datasets_found=added, unreadable=sorted(unreadable),
+        sinks_below_the_floor=below, sinks_below_a_purge=purged, receivers_on_hold=on_hold,
         followers_forgotten=forgotten,
     )  # fmt: skip
-    return Resynced(gap, epoch, tuple(rolled), batches, tuple(found), tuple(forgotten))
+    return Resynced(gap, epoch, tuple(rolled), batches, tuple(added), tuple(forgotten))
 
 
-def _take_back(
+def _restore_batches_and_cuts(
     work: IngestContext,
     connection: Connection,
     views: Mapping[str, TableView],
@@ -193,41 +193,42 @@ def _take_back(
     recorded, and the datasets whose receivers are on hold, with the reason. `last` is the sequence number that the
     resync takes."""
     batches = 0
-    holding: dict[str, str] = {}
+    on_hold: dict[str, str] = {}
     for dataset in datasets.list_datasets(connection):
         if dataset.name in views and gap is not None:
             view = work.tables.view(dataset.name)
-            complete = is_after_the_copy(connection, dataset, view)
-            batches += take_back_batches(connection, dataset, view, gap, work.lake)
-            if (why := take_back_received(work, connection, dataset, gap, complete=complete)) is not None:
-                holding[dataset.name] = why
-            # The range ends with the number that the resync takes, above all followers' bounds: so each follower gets
-            # an item of it, and none that was at the witness stays behind our seal.
-            taken_back = take_cuts(work, connection, dataset, gap)
-            for rows in numbers_left(SeqRange(gap.lo, last), taken_back):
+            is_complete = history_reaches_copy(connection, dataset, view)
+            batches += restore_batches(connection, dataset, view, gap, work.lake)
+            if (why := restore_received(work, connection, dataset, gap, is_complete=is_complete)) is not None:
+                on_hold[dataset.name] = why
+            # The range ends with the number that the resync takes, which is above all followers' bounds. So each
+            # follower gets an item of it, and a follower that was at the witness does not stay behind our seal.
+            cuts = restore_cuts(work, connection, dataset, gap)
+            for rows in numbers_left(SeqRange(gap.lo, last), cuts):
                 name = f"recovered-{epoch}-{rows.lo}-{rows.hi}"
                 restored_blocks.insert_published(connection, dataset.id, rows, kind=BlockKind.RECOVERED, batch_id=name)
         if dataset.name in views and (settled := work.tables.view(dataset.name).settled) is not None:
             table_states.raise_settled(connection, dataset.id, settled)  # the table is newer than the ledger's copy
-    return batches, holding
+    return batches, on_hold
 
 
 def _own_tables(
     work: IngestContext,
-    known: Sequence[Dataset],
+    recorded: Sequence[Dataset],
     postponed: Sequence[Reserved],
     known_unreadable: Mapping[str, Exception],
 ) -> tuple[dict[str, TableView], dict[str, str]]:
-    """All tables of the catalog that name this lake, whether the ledger knows them or not; and those that cannot be
-    read, or were postponed before, with the reason. Raises if no dataset can be read: storage is unavailable then."""
-    ours = {d.name for d in known}
-    waiting = {d.name for d in known if d.id in {b.head.dataset for b in postponed}}
-    # Only tables of known datasets can be postponed.
-    found, failed = _read_tables(work, {name: e for name, e in known_unreadable.items() if name in ours})
-    own = {name: view for name, view in found.items() if view.properties.get(LAKE_PROPERTY) == work.lake}
+    """All tables of the catalog that name this lake, also those that the ledger does not know. And the tables that
+    cannot be read or were postponed before, each with the reason. If no dataset can be read, storage is unavailable:
+    then raises the error of the first one."""
+    ours = {d.name for d in recorded}
+    waiting = {d.name for d in recorded if d.id in {b.head.dataset for b in postponed}}
+    # Only tables of recorded datasets can be postponed.
+    tables, failed = _read_tables(work, {name: e for name, e in known_unreadable.items() if name in ours})
+    own = {name: view for name, view in tables.items() if view.properties.get(LAKE_PROPERTY) == work.lake}
     unreadable = {name: explain(e, "it cannot be read").message for name, e in failed.items()}
     # The ranges of a dataset are resynced one after the other, the lowest first.
-    unreadable |= {name: "it is still to be resynced over lower sequence numbers" for name in own if name in waiting}
+    unreadable |= {name: "lower sequence numbers of it must be resynced first" for name in own if name in waiting}
     views = {name: view for name, view in own.items() if name not in waiting}
     failure = next((e for name, e in failed.items() if name in ours), None)
     if failure is not None and not views:
@@ -236,15 +237,15 @@ def _own_tables(
 
 
 def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
-    """Adds datasets that were created after the copy was made; one whose table was created again replaces the old
-    one."""
+    """Adds the datasets that were created after the copy was made. A dataset whose table was created again replaces the
+    old one. Returns the names of the added datasets."""
     added = []
     for name, view in views.items():
-        known = datasets.find(connection, name)
-        if known is not None and known.table_uuid == view.uuid:
+        recorded = datasets.find(connection, name)
+        if recorded is not None and recorded.table_uuid == view.uuid:
             continue
-        if known is not None:
-            datasets.mark_dropped(connection, known.id)
+        if recorded is not None:
+            datasets.mark_dropped(connection, recorded.id)
         identity = unused_identity(connection, DatasetIdentity.parse(view.properties, view.uuid))
         datasets.add(
             connection,

@@ -1,4 +1,4 @@
-"""Converts blocks of records to Arrow batches: columns of the records that fit, the judge's verdict on the rest."""
+"""Converts blocks of records to Arrow batches: the columns of the records that fit, and why the others do not."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from strandline.ingest.sources.values import Misfit
 
 LINE, REJECT, RAW = "_sl_line", "_sl_reject", "_sl_raw"  # no dataset has columns of these names
 
-JUDGED_ROWS_MAX = 32  # for fewer rows, reading row by row costs less than another attempt at all of them
-RAW_CHARS_MAX = 64 * 1024  # rejected rows pass through the driver; a longer text is cut, and the line number stays
+ROW_BY_ROW_MAX = 32  # reading up to so many rows one by one costs less than another attempt at all of them
+RAW_CHARS_MAX = 64 * 1024  # rejected rows pass through the driver, so a longer text is cut
 
-# The typed columns, in the schema's order, of those records that surely fit, and which these are (None: all of them).
-# Raises Unfit or ArrowInvalid if it cannot tell which records are at fault.
+# Returns the typed columns, in the schema's order, of the records that surely fit, and which records these are (None:
+# all of them). Raises Unfit or ArrowInvalid if it cannot tell which records do not fit.
 ColumnsReader = Callable[[LineBlock], tuple[list[Array], Mask | None]]
 
 
 def result_schema(fields: t.StructType) -> t.StructType:
-    """The schema of a file that was read: rejected rows are null in every column of the dataset. Raises SchemaError."""
+    """The schema of a file that was read. Rejected rows are null in all columns of the dataset. Raises SchemaError."""
     if taken := [name for name in (LINE, REJECT, RAW) if name in fields.fieldNames()]:
         raise SchemaError(
             f"files cannot be read into a dataset with a column named {taken[0]}",
@@ -43,14 +43,14 @@ COUNT_SCHEMA = "partition bigint, fit bigint, rejected bigint, filled array<bool
 
 
 def count_rows(partition: int, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """Of one partition of a file: rows that fit, rows that do not, and in which of the dataset's columns there is a
-    value."""
+    """Counts the rows of one partition of a file: those that fit, and those that do not. Also tells which of the
+    dataset's columns have a value."""
     fit, rejected, filled = 0, 0, list[bool]()
     for batch in batches:
         fitting = int(batch.column(REJECT).null_count)
         fit, rejected = fit + fitting, rejected + batch.num_rows - fitting
-        found = [batch.column(i).null_count < batch.num_rows for i in range(batch.schema.get_field_index(LINE))]
-        filled = [a or b for a, b in zip(filled, found, strict=True)] if filled else found
+        in_batch = [batch.column(i).null_count < batch.num_rows for i in range(batch.schema.get_field_index(LINE))]
+        filled = [a or b for a, b in zip(filled, in_batch, strict=True)] if filled else in_batch
     counted = {"partition": [partition], "fit": [fit], "rejected": [rejected]}
     return pa.RecordBatch.from_arrays(
         [*(pa.array(values, pa.int64()) for values in counted.values()), pa.array([filled], pa.list_(pa.bool_()))],
@@ -71,8 +71,8 @@ def _convert(
     try:
         columns, fit = read_columns(block)
     except (Unfit, pa.ArrowInvalid):
-        if len(block) <= JUDGED_ROWS_MAX:
-            yield _one_by_one(block, fields, read_row)
+        if len(block) <= ROW_BY_ROW_MAX:
+            yield _row_by_row(block, fields, read_row)
         else:
             middle = len(block) // 2
             yield from _convert(block.part(0, middle), fields, read_columns, read_row)
@@ -84,19 +84,19 @@ def _convert(
     if fit is None:
         yield fitting
     else:
-        yield _in_order(fitting, _one_by_one(block.only(~fit), fields, read_row), fit)
+        yield _in_order(fitting, _row_by_row(block.only(~fit), fields, read_row), fit)
 
 
-def _in_order(fitting: pa.RecordBatch, judged: pa.RecordBatch, fit: Mask) -> pa.RecordBatch:
-    """In the order of the file: rows are numbered in this order."""
-    both = pa.Table.from_batches([fitting, judged]).combine_chunks()
+def _in_order(fitting: pa.RecordBatch, others: pa.RecordBatch, fit: Mask) -> pa.RecordBatch:
+    """All rows in the order of the file, in which they are numbered."""
+    both = pa.Table.from_batches([fitting, others]).combine_chunks()
     places = np.empty(len(fit), np.int64)
     places[fit] = np.arange(fitting.num_rows)
     places[~fit] = np.arange(fitting.num_rows, both.num_rows)
     return both.take(places).combine_chunks().to_batches()[0]
 
 
-def _one_by_one(block: LineBlock, fields: t.StructType, read_row: LineReader) -> pa.RecordBatch:
+def _row_by_row(block: LineBlock, fields: t.StructType, read_row: LineReader) -> pa.RecordBatch:
     rows: list[dict[str, Any]] = []
     reasons: list[str | None] = []
     raws: list[str | None] = []

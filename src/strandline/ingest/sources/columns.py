@@ -1,8 +1,8 @@
-"""The rules of `values.py` over whole Arrow columns: an array is converted as a whole, or `Unfit` is raised.
+"""Applies the rules of `values.py` to whole Arrow columns: converts an array as a whole, or raises `Unfit`.
 
-A *carrier* is what Arrow's JSON parser makes of a column before the rules are applied: text for everything that JSON
-writes as text, a list of key and value for a map. That parser is strict about JSON's own types: it converts no number
-to text, no fraction to an integer, and refuses unknown and duplicate keys.
+A *carrier* is the array that Arrow's JSON parser returns for a column, before the rules are applied: text for all types
+that JSON writes as text, a list of key and value for a map. That parser is strict about JSON's own types: it converts
+no number to text, no fraction to an integer, and refuses unknown and duplicate keys.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ TEXT = (t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZT
 
 _DIGITS_MAX = 76  # of Arrow's widest decimal
 
-_DAY_MIN = -719_162  # 0001-01-01; earlier dates are read differently by different programs
-_DAY_MAX = 2_932_896
+_DAY_MIN = -719_162  # 0001-01-01; the row parser reads dates outside of these bounds
+_DAY_MAX = 2_932_896  # 9999-12-31
 _MICROSECONDS_PER_DAY = 86_400_000_000
 
 _DAY_CHARS = 10
@@ -54,7 +54,7 @@ class Unfit(Exception):
 
 
 def arrow_type(dt: t.DataType) -> ArrowType:
-    """As Spark takes it. Nullable at every level: required values were checked before."""
+    """The Arrow type that Spark takes. It is nullable at all levels: required values are checked before."""
     match dt:
         case t.DecimalType():
             return pa.decimal128(dt.precision, dt.scale)
@@ -86,17 +86,18 @@ def carrier_type(dt: t.DataType) -> ArrowType:
 
 
 def _roomy(dt: t.DecimalType) -> ArrowType:
-    """A type with room for every number of digits that passes Arrow's check. Arrow reads a number's digits, checks how
-    many they are, and then moves the point without a check: a number that is too large for 128 bits becomes another one
-    (7E28 as a decimal(38,10) becomes 1.9E27). Here a number that is too large is still there to be refused."""
+    """A decimal type that is wide enough for all numbers that pass Arrow's check. Arrow reads a number's digits, checks
+    how many there are, and then moves the point without a check. So a number that is too large for 128 bits would
+    become another one (7E28 as a decimal(38,10) becomes 1.9E27). In this type it stays as it is, and can be refused."""
     return pa.decimal256(_DIGITS_MAX - dt.scale, dt.scale)
 
 
 def from_carrier(array: Array, dt: t.DataType) -> Array:
-    """Converts a carrier. The caller validates UTF-8 and decimals' precision: one call does it for a whole table."""
+    """Converts a carrier. The caller validates UTF-8 and the precision of decimals: one call does it for a whole
+    table."""
     match dt:
         case t.FloatType() | t.DoubleType():
-            # a bare NaN, which is no JSON, or an overflow
+            # refuses an overflow, and a NaN without quotes, which is not JSON
             return _demand(array, pc.is_finite(array))
         case t.ArrayType():
             elements = _required(from_carrier(array.values, dt.elementType), dt.containsNull)
@@ -140,7 +141,7 @@ def from_text(array: Array, dt: t.DataType) -> Array:
 
 
 def became_zero(written: Array, number: Array) -> Array:
-    """Which numbers are so small that a float made zero of them."""
+    """Which numbers are so small that they became zero as a float."""
     zero = pc.equal(number, 0)
     if not pc.any(zero).as_py():
         return zero
@@ -182,9 +183,9 @@ def _timestamp(array: Array, dt: t.DataType) -> Array:
 
 
 def _zoned(array: Array) -> Array:
-    """Moments without a zone are in UTC."""
+    """The texts, with UTC for those without a zone."""
     length = pc.binary_length(array)
-    # nearly always, and ten times as fast as the pattern
+    # true for nearly all files, and ten times as fast as the pattern
     if pc.all(pc.and_(pc.ends_with(array, "Z"), pc.greater(length, _DAY_CHARS + 1))).as_py():
         return array
     zoned = pc.match_substring_regex(array, _ZONED)
@@ -230,7 +231,7 @@ def _demand_distinct(owners: Array, keys: Array) -> None:
 
 
 def _base64(array: Array) -> Array:
-    """Arrow has no base64."""
+    """Decodes base64, which Arrow does not have."""
     try:
         decoded = [None if text is None else a2b_base64(text, strict_mode=True) for text in array.to_pylist()]
     except ValueError as e:

@@ -31,7 +31,7 @@ _CLOSES_BEFORE = np.isin(np.arange(256), (_COMMA, _NEWLINE, _RETURN, _QUOTE))
 
 
 def read_header(source: SourceFile, fields: t.StructType) -> tuple[str, ...] | None:
-    """The column of each cell; None for a file without a line. Raises InputError if the file cannot fit as a whole."""
+    """The names of the columns. None for a file without a line. Raises InputError if the header does not fit."""
     header = next(read_blocks(source, ByteRange(0, source.size_bytes, 1), split_records), None)
     if header is None:
         return None
@@ -56,39 +56,42 @@ def read_records(
 
 def read_columns(block: LineBlock, fields: t.StructType, header: Sequence[str]) -> tuple[list[Array], Mask | None]:
     """The columns of the records that fit, and which these are (None: all)."""
-    sent = np.arange(len(block)) if block.suspect is None else np.flatnonzero(~block.suspect)
-    if not len(sent):
+    to_parse = np.arange(len(block)) if block.suspect is None else np.flatnonzero(~block.suspect)
+    if not len(to_parse):
         raise Unfit
     try:
-        table, skipped = _parse(block, sent, header)
+        table, skipped = _parse(block, to_parse, header)
     except pa.ArrowInvalid:
-        readable = np.setdiff1d(sent, block.not_utf8(), assume_unique=True)
-        if len(readable) in (0, len(sent)):
+        readable = np.setdiff1d(to_parse, block.not_utf8(), assume_unique=True)
+        if len(readable) in (0, len(to_parse)):
             raise
-        sent = readable
-        table, skipped = _parse(block, sent, header)
-    if table.num_rows + len(skipped) != len(sent):
+        to_parse = readable
+        table, skipped = _parse(block, to_parse, header)
+    if table.num_rows + len(skipped) != len(to_parse):
         raise Unfit
-    got = np.delete(sent, skipped)
-    read = [f for f in fields if f.name in header]
-    arrays = [table.column(f.name).combine_chunks() for f in read]
-    columns, fit = convert_fitting(arrays, read, [partial(from_text, dt=f.dataType) for f in read])
+    parsed = np.delete(to_parse, skipped)
+    in_file = [f for f in fields if f.name in header]
+    arrays = [table.column(f.name).combine_chunks() for f in in_file]
+    columns, fit = convert_fitting(arrays, in_file, [partial(from_text, dt=f.dataType) for f in in_file])
     if fit is not None:
-        got = got[fit]
-    converted = dict(zip((f.name for f in read), columns, strict=True))
-    whole = [converted[f.name] if f.name in converted else pa.nulls(len(got), arrow_type(f.dataType)) for f in fields]
-    if len(got) == len(block):
-        return whole, None
-    taken = np.zeros(len(block), bool)
-    taken[got] = True
-    return whole, taken
+        parsed = parsed[fit]
+    converted = dict(zip((f.name for f in in_file), columns, strict=True))
+    all_columns = [
+        converted[f.name] if f.name in converted else pa.nulls(len(parsed), arrow_type(f.dataType)) for f in fields
+    ]
+    if len(parsed) == len(block):
+        return all_columns, None
+    is_parsed = np.zeros(len(block), bool)
+    is_parsed[parsed] = True
+    return all_columns, is_parsed
 
 
-def _parse(block: LineBlock, sent: Offsets, header: Sequence[str]) -> tuple[pa.Table, Offsets]:
-    """The cells as text, and which of the records that were sent have too many or too few of them."""
-    if len(sent) < len(block):
+def _parse(block: LineBlock, to_parse: Offsets, header: Sequence[str]) -> tuple[pa.Table, Offsets]:
+    """The cells of these records as text. And which of the records were skipped, because they have too many or too few
+    cells."""
+    if len(to_parse) < len(block):
         chosen = np.zeros(len(block), bool)
-        chosen[sent] = True
+        chosen[to_parse] = True
         block = block.gathered(chosen)
     text = block.data[block.starts[0] : block.ends[-1]]
     skipped: list[int] = []
@@ -112,24 +115,25 @@ def _parse(block: LineBlock, sent: Offsets, header: Sequence[str]) -> tuple[pa.T
 
 
 def split_records(data: bytes, first_line: int, last: bool) -> tuple[LineBlock, int, int]:
-    """Lines, joined if the newline is inside quotes; empty ones are left out."""
+    """Splits data into records. A newline inside quotes does not end a record. Empty records are left out."""
     array = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(array == _NEWLINE)
-    bounds, odd = _quoted(array)
+    bounds, misplaced = _quoted(array)
     starts, ends, taken = cut_at(newlines[np.searchsorted(bounds, newlines) % 2 == 0], len(data), last)
     lines = first_line + np.searchsorted(newlines, starts)
     suspect = None
-    if len(odd) and len(ends):
+    if len(misplaced) and len(ends):
         suspect = np.zeros(len(ends), bool)
-        suspect[np.minimum(np.searchsorted(ends, odd), len(ends) - 1)] = True
+        suspect[np.minimum(np.searchsorted(ends, misplaced), len(ends) - 1)] = True
     block = LineBlock(data, starts, without_return(array, starts, ends), lines, suspect)
     return block.only(block.ends > block.starts), taken, first_line + int(np.searchsorted(newlines, taken))
 
 
 def _quoted(array: Bytes) -> tuple[Offsets, Offsets]:
-    """Where quoting begins and ends, in turn; and the quotes at places where none is allowed.
+    """The positions where quoting begins and ends, in turn, and the quotes at places where none is allowed.
 
-    In a file without the latter, quotes simply alternate: a doubled quote ends quoting and begins it again at once."""
+    If there are no misplaced quotes, quotes simply alternate: a doubled quote ends quoting and begins it again at
+    once."""
     quotes = np.flatnonzero(array == _QUOTE)
     if not len(quotes):
         return quotes, quotes
@@ -141,9 +145,10 @@ def _quoted(array: Bytes) -> tuple[Offsets, Offsets]:
 
 
 def _walk_quotes(quotes: Offsets, before: Bytes, after: Bytes) -> tuple[Offsets, Offsets]:
-    """One quote after another, for blocks in which they do not alternate: a quote inside a bare field is text."""
+    """Like `_quoted`, one quote after another, for blocks in which quotes do not alternate: a quote inside a field that
+    is not quoted is text."""
     bounds: list[int] = []
-    odd: list[int] = []
+    misplaced: list[int] = []
     skip = False
     for i, at in enumerate(quotes.tolist()):
         if skip:
@@ -152,14 +157,14 @@ def _walk_quotes(quotes: Offsets, before: Bytes, after: Bytes) -> tuple[Offsets,
             if before[i] in (_COMMA, _NEWLINE):
                 bounds.append(at)
             else:
-                odd.append(at)
+                misplaced.append(at)
         elif after[i] == _QUOTE:
             skip = True
         else:
             bounds.append(at)
             if after[i] not in (_COMMA, _NEWLINE, _RETURN):
-                odd.append(at)
-    return np.array(bounds, np.int64), np.array(odd, np.int64)
+                misplaced.append(at)
+    return np.array(bounds, np.int64), np.array(misplaced, np.int64)
 
 
 def _without_header(blocks: Iterator[LineBlock]) -> Iterator[LineBlock]:
@@ -171,37 +176,36 @@ def _without_header(blocks: Iterator[LineBlock]) -> Iterator[LineBlock]:
 
 
 def _check_header(source: SourceFile, names: Sequence[str], fields: t.StructType) -> None:
-    known = {f.name: f for f in fields}
+    by_name = {f.name: f for f in fields}
     if own := [n for n in names if n in INTERNAL_COLUMNS]:
         raise InputError(f'{source.path}: the column "{own[0]}" is Strandline\'s own', hint="Leave it out of the file.")
-    if unknown := [n for n in names if n not in known]:
+    if unknown := [n for n in names if n not in by_name]:
         listed = ", ".join(f'"{n}"' for n in unknown)
         raise InputError(
             f"{source.path}: the dataset has no column {listed}",
-            hint=_unknown_hint(source, names, unknown, list(known)),
+            hint=_unknown_hint(source, names, unknown, list(by_name)),
         )
     if twice := [n for i, n in enumerate(names) if n in names[:i]]:
         raise InputError(f'{source.path}: the column "{twice[0]}" occurs twice in the header')
     if missing := [f.name for f in fields if not f.nullable and f.name not in names]:
         raise InputError(f'{source.path}: the required column "{missing[0]}" is not in the header')
-    if nested := [n for n in names if isinstance(known[n].dataType, (t.StructType, t.ArrayType, t.MapType))]:
+    if nested := [n for n in names if isinstance(by_name[n].dataType, (t.StructType, t.ArrayType, t.MapType))]:
         raise InputError(
             f'{source.path}: CSV has no form for the nested column "{nested[0]}"', hint="Use JSON lines or Parquet."
         )
 
 
-def _unknown_hint(source: SourceFile, names: Sequence[str], unknown: Sequence[str], known: Sequence[str]) -> str:
+def _unknown_hint(source: SourceFile, names: Sequence[str], unknown: Sequence[str], columns: Sequence[str]) -> str:
+    """What to do about columns of the header that the dataset does not have."""
     if len(names) == 1 and (other := other_delimiter(names[0])):
         return wrong_delimiter(source.path, other)
-    if cases := [(n, k) for n in unknown for k in known if k.lower() == n.lower() and k not in names]:
-        listed = ", ".join(f'"{k}" for "{n}"' for n, k in cases)
-        return f"Upper and lower case count. Write {listed} in the first line of the file."
-    if stripped := [(n, n.strip()) for n in unknown if n.strip() in known]:
-        return f'Spaces count, too: write "{stripped[0][1]}" without the spaces around it.'
-    if not set(names) & set(known):
-        return f"The first line must name the columns: {', '.join(known)}."
-    if near := nearest(unknown[0], known):
-        return (
-            f"Is \"{near[0]}\" meant? Else add the column: strandline dataset alter DATASET --add '{unknown[0]}:TYPE'"
-        )
+    if cases := [(n, c) for n in unknown for c in columns if c.lower() == n.lower() and c not in names]:
+        listed = ", ".join(f'"{c}" for "{n}"' for n, c in cases)
+        return f"Names are case-sensitive. Write {listed} in the first line of the file."
+    if stripped := [(n, n.strip()) for n in unknown if n.strip() in columns]:
+        return f'Spaces belong to a name: write "{stripped[0][1]}" without the spaces around it.'
+    if not set(names) & set(columns):
+        return f"The first line must name the columns: {', '.join(columns)}."
+    if near := nearest(unknown[0], columns):
+        return f"Is \"{near[0]}\" meant? If not, add it: strandline dataset alter DATASET --add '{unknown[0]}:TYPE'"
     return f"Leave it out, or add it: strandline dataset alter DATASET --add '{unknown[0]}:TYPE'"

@@ -1,6 +1,6 @@
 """Turns a failure inside a Spark task into an error that names the file.
 
-Spark gives the driver only the text of what a Python worker raised, wrapped more than once; so the text carries a
+Spark passes only the text of a Python worker's exception to the driver, wrapped more than once. So the text contains a
 marker.
 """
 
@@ -17,20 +17,20 @@ from strandline.ingest.sources.identify import SourceFile
 
 _MARKER = re.compile(r"strandline-input-failure (\{.*?\}) \.")
 
-# Spark's names of errors, up to the dot; and classes of errors that Spark does not wrap.
+# Spark's error conditions, up to the dot, and classes of errors that Spark does not wrap.
 _UNREADABLE = frozenset({"FAILED_READ_FILE", "CANNOT_MERGE_SCHEMAS"})
 _UNREADABLE_CLASSES = frozenset({"org.apache.parquet.io.ParquetDecodingException", "java.io.FileNotFoundException"})
 
 
 class TaskFailure(Exception):
-    """Raised in tasks: the whole file is at fault, not one row of it."""
+    """Raised in tasks if the whole file cannot be read, not just one row."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"strandline-input-failure {json.dumps({'path': path, 'message': message})} .")
 
 
 def translate(error: Exception, source: SourceFile) -> StrandlineError | None:
-    """The error for a failed Spark action that the file has caused; None for another cause."""
+    """The error for a Spark action that failed because of the file. None if it failed for another reason."""
     for cause, is_java in _causes(error):
         if marked := _MARKER.search(str(cause.toString() if is_java else cause)):
             return InputError(json.loads(marked[1])["message"])

@@ -13,8 +13,8 @@ from strandline.iceberg.schema.input_files import (
     HEAD_BYTES,
     InputFormat,
     check_text,
+    folder_error,
     format_of,
-    is_folder,
     unpacked,
 )
 
@@ -36,23 +36,24 @@ class SourceFile:
 
 
 def identify(path: Path, format: str | None = None) -> SourceFile:
-    """The file's format, by its name; `format` overrides the name. Raises if the first bytes contradict."""
+    """The file's format, which its name shows unless `format` is given. Raises InputError if the file's first bytes
+    contradict it or the file cannot be read, and UsageError if the format is unclear."""
     if path.is_dir():
-        raise is_folder(path)
+        raise folder_error(path)
     by_name, packed = format_of(path)
     compression = COMPRESSIONS[packed]
-    found = _format(path, by_name, format)
-    if found == "parquet" and compression != "none":
+    file_format = _format(path, by_name, format)
+    if file_format == "parquet" and compression != "none":
         raise UsageError(
-            f"{path}: Parquet compresses inside the file",
-            hint="Unpack it first, or name it .parquet if it is not packed.",
+            f"{path}: a Parquet file is not compressed as a whole",
+            hint="Decompress it first, or name it .parquet if it is not compressed.",
         )
     size_bytes, head = _read_head(path)
     if size_bytes:
-        _check_magic(path, found, compression, head)
-        if found != "parquet":
-            check_text(path, found, unpacked(path, head))
-    return SourceFile(path, path.absolute(), found, compression, size_bytes)
+        _check_magic(path, file_format, compression, head)
+        if file_format != "parquet":
+            check_text(path, file_format, unpacked(path, head))
+    return SourceFile(path, path.absolute(), file_format, compression, size_bytes)
 
 
 def file_batch_id(path: Path) -> str:
@@ -68,7 +69,7 @@ def unreadable(path: Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"there is no file {path}")
     if isinstance(error, IsADirectoryError):
-        return is_folder(path)
+        return folder_error(path)
     if isinstance(error, PermissionError):
         return InputError(f"no permission to read {path}")
     return InputError(f"{path} cannot be read: {error.strerror or error}")
@@ -82,7 +83,7 @@ def _format(path: Path, by_name: InputFormat | None, named: str | None) -> Input
     if by_name is None:
         raise UsageError(
             f"{path}: the format is not clear from the name",
-            hint=f"Known are {' '.join(FORMATS)}, the text formats also with .gz or .zst; or use --format.",
+            hint=f"Use a name with {' '.join(FORMATS)}, for text formats also with .gz or .zst; or use --format.",
         )
     return by_name
 
@@ -102,17 +103,17 @@ def _check_magic(path: Path, format: InputFormat, compression: Compression, head
     if claimed == "zstd" and content is None and head[1:4] == b"\x2a\x4d\x18":
         return  # a zstd stream may begin with a skippable frame
     if content != claimed:
-        is_what = f"the content is {content}" if content else f"the content is not {claimed}"
-        raise InputError(f"{path} is not what its name suggests: {is_what}", hint=_right_name(path, content, claimed))
+        problem = f"the content is {content}" if content else f"the content is not {claimed}"
+        raise InputError(f"{path} is not what its name suggests: {problem}", hint=_right_name(path, content, claimed))
 
 
 def _right_name(path: Path, content: str | None, claimed: str | None) -> str:
-    """Suggests a name that fits the content: `--format` does not cover compression."""
+    """A hint with a name that fits the content. (`--format` does not set the compression.)"""
     packed = {"gzip": ".gz", "zstd": ".zst"}
     if content in packed:
         return f"Rename it to {path.name}{packed[content]}."
     if claimed in packed.values() or claimed in packed:
-        return f"It is not packed: rename it to {path.stem}."
+        return f"It is not compressed: rename it to {path.stem}."
     if content == "Parquet":
         return f"Rename it to {path.stem}.parquet, or use --format parquet."
-    return "Rename it to what it is, or use --format csv or --format jsonl."
+    return "Rename it so that the name shows the format, or use --format csv or --format jsonl."

@@ -15,7 +15,7 @@ from strandline.iceberg.arrow_nested import Array
 from strandline.ingest.sources.blocks import ColumnsReader, to_batches
 from strandline.ingest.sources.columns import Unfit, carrier_type, from_carrier
 from strandline.ingest.sources.identify import SourceFile
-from strandline.ingest.sources.kinds import Kinds
+from strandline.ingest.sources.json_filter import JsonFilter
 from strandline.ingest.sources.lines import ByteRange, LineBlock, read_blocks, split_lines
 from strandline.ingest.sources.maps import rewrite_maps
 from strandline.ingest.sources.misfits import Mask, convert_fitting, may_have_become_zero
@@ -31,11 +31,12 @@ def read_range(source: SourceFile, span: ByteRange, fields: t.StructType) -> Ite
 
 
 def fitting_reader(fields: t.StructType) -> ColumnsReader:
-    """Reads the columns of the lines that fit. Arrow's parser stops at the first line that it cannot take, and does not
-    always say which. So such lines are searched for, and left out of a second attempt."""
+    """A function that reads the columns of the lines that fit. Arrow's parser stops at the first line that it cannot
+    take, and does not always say which line that is. So the filter finds such lines, and a second attempt leaves them
+    out."""
     schema = carrier_schema(fields)
     map_columns = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
-    kinds = Kinds(fields)
+    json_filter = JsonFilter(fields)
     converts = [partial(from_carrier, dt=f.dataType) for f in fields]
 
     def read(block: LineBlock) -> tuple[list[Array], Mask | None]:
@@ -43,7 +44,7 @@ def fitting_reader(fields: t.StructType) -> ColumnsReader:
         try:
             arrays = _parse(block, schema, map_columns)
         except (Unfit, pa.ArrowInvalid):
-            plausible = kinds.fitting(block)
+            plausible = json_filter.plausible_lines(block)
             if plausible.all() or not plausible.any():
                 raise
             block = block.gathered(plausible)
@@ -63,7 +64,7 @@ def carrier_schema(fields: t.StructType) -> pa.Schema:
 
 
 def read_columns(block: LineBlock, fields: t.StructType, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
-    """The columns of all lines; raises Unfit or ArrowInvalid if one does not fit."""
+    """The columns of all lines. Raises Unfit or ArrowInvalid if one does not fit."""
     arrays = _parse(block, schema, map_columns)
     if may_have_become_zero(block, arrays, fields) is not None:
         raise Unfit
@@ -89,9 +90,9 @@ def _parse(block: LineBlock, schema: pa.Schema, map_columns: list[str]) -> list[
 
 
 def _demand_objects(block: LineBlock) -> None:
-    """Raises Unfit unless every line begins and ends with a brace. The parser takes values one after another and
-    ignores lines. With the braces no value spans two lines (`}` and `{` never meet inside one): equal counts mean one
-    per line."""
+    """Raises Unfit unless all lines begin and end with a brace. Arrow's parser takes values one after another and
+    ignores lines. With the braces, no value spans two lines, because `}` and `{` are never adjacent inside a value. So
+    if there are as many values as lines, each line has one."""
     array = np.frombuffer(block.data, np.uint8)
     if (array[block.starts] != _BRACES[0]).any() or (array[block.ends - 1] != _BRACES[1]).any():
         raise Unfit

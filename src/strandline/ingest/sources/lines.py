@@ -1,7 +1,7 @@
-"""Splits bytes into blocks of numbered lines, with bounded memory and no Python per line.
+"""Splits bytes into blocks of numbered lines, with bounded memory and without a Python loop over the lines.
 
-An uncompressed file of JSON lines is cut into ranges that begin and end at line boundaries, one Spark task each. A
-compressed file is one task, and so is CSV, where it depends on all text before a newline whether it is inside quotes.
+An uncompressed file of JSON lines is cut into ranges that begin and end at line boundaries, one for each Spark task. A
+compressed file is one task. So is a CSV file: all text before a newline decides whether the newline is inside quotes.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ class ByteRange:
 
 @dataclass(frozen=True, eq=False)
 class LineBlock:
-    """Records of a file: where each begins and ends in `data`, without its line end, and the line where it begins."""
+    """Records of a file: where each one begins and ends in `data`, without its line end, and the number of the line on
+    which it begins."""
 
     data: bytes
     starts: Offsets
     ends: Offsets
     lines: Offsets
-    suspect: npt.NDArray[np.bool_] | None = None  # records that only the judge may read; None if there is none
+    suspect: npt.NDArray[np.bool_] | None = None  # records that only the row parser may read; None if there are none
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -70,7 +71,7 @@ class LineBlock:
         return LineBlock(self.data, self.starts[which], self.ends[which], self.lines[which], suspect)
 
     def gathered(self, keep: npt.NDArray[np.bool_]) -> LineBlock:
-        """Those records over bytes of their own, for parsers that read from the first to the last."""
+        """These records with their text copied together, for parsers that read from the first byte to the last."""
         chosen = np.flatnonzero(keep)
         if len(chosen) in (0, len(self)):
             return self.only(keep)
@@ -86,24 +87,23 @@ class LineBlock:
         )
 
     def not_utf8(self) -> Offsets:
-        """Which records hold bytes that are not UTF-8."""
-        found: list[int] = []
+        """Which records have bytes that are not UTF-8."""
+        positions: list[int] = []
 
         def note(error: UnicodeError) -> tuple[str, int]:
             if not isinstance(error, UnicodeDecodeError):
                 raise error
-            found.append(error.start)
+            positions.append(error.start)
             return "", error.end
 
         codecs.register_error("strandline-note", note)
         str(self.data, "utf-8", "strandline-note")
-        at = np.array(found, np.int64)
-        records: Offsets = np.unique(np.searchsorted(self.ends, at, "right"))
+        records: Offsets = np.unique(np.searchsorted(self.ends, np.array(positions, np.int64), "right"))
         return records[records < len(self)]
 
 
-# (bytes, number of their first line, are these the last) to the complete records in them, how many bytes those took,
-# and the number of the line after them.
+# Takes bytes, the number of their first line, and whether they are the last ones. Returns the complete records in them,
+# how many bytes these take, and the number of the line after them.
 Splitter = Callable[[bytes, int, bool], tuple[LineBlock, int, int]]
 
 
@@ -133,7 +133,8 @@ def plan_ranges(source: SourceFile, parallelism: int) -> list[ByteRange]:
 
 
 def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterator[LineBlock]:
-    """The blocks of one range, in order. The rest of a chunk is carried over to the next."""
+    """The blocks of one range, in order. Bytes after the last complete record of a chunk are carried over to the
+    next."""
     line = span.first_line
     pieces: list[bytes] = []
     carried_bytes = 0
@@ -146,8 +147,9 @@ def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterato
         pieces.append(chunk)
         carried_bytes += len(chunk)
         may_end = may_end or b"\n" in chunk
-        # A long record would be scanned again with each chunk, which is quadratic. No record ends without a line end;
-        # and after an attempt that found no end, the next one waits until there is twice as much.
+        # A long record would be scanned again with each chunk, which is quadratic. So the bytes are not split before
+        # they have a line end. After an attempt that found no complete record, the next one waits for twice as many
+        # bytes.
         waits = not may_end or carried_bytes < split_at_bytes
         if ahead is not None and waits and carried_bytes <= LINE_BYTES_MAX + CHUNK_BYTES:
             continue
@@ -163,7 +165,7 @@ def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterato
 
 
 def split_lines(data: bytes, first_line: int, last: bool) -> tuple[LineBlock, int, int]:
-    """Lines of JSON: spaces around them dropped, blank ones left out."""
+    """Splits data into JSON lines, without the spaces around them. Blank lines are left out."""
     array = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(array == _NEWLINE)
     starts, ends, taken = cut_at(newlines, len(data), last)
@@ -173,8 +175,8 @@ def split_lines(data: bytes, first_line: int, last: bool) -> tuple[LineBlock, in
 
 
 def cut_at(newlines: Offsets, length: int, last: bool) -> tuple[Offsets, Offsets, int]:
-    """Where the records begin and end, and how many bytes they take; the rest is a record only if these bytes are the
-    last."""
+    """The positions where records begin and end, and how many bytes they take. Bytes after the last newline are a
+    record only if they are the last ones."""
     ends = newlines
     taken = int(newlines[-1]) + 1 if len(newlines) else 0
     if last and taken < length:
@@ -186,12 +188,12 @@ def _trimmed(data: bytes, array: Bytes, starts: Offsets, ends: Offsets) -> tuple
     ends = without_return(array, starts, ends)
     if not len(starts):
         return starts, ends
-    odd = np.flatnonzero(
+    with_spaces = np.flatnonzero(
         (ends > starts) & ((array[np.minimum(starts, len(array) - 1)] <= 32) | (array[np.maximum(ends - 1, 0)] <= 32))
     )
-    if len(odd):  # rare, so one by one
+    if len(with_spaces):  # rare, so one by one
         starts, ends = starts.copy(), ends.copy()
-        for i in odd:
+        for i in with_spaces:
             text = data[starts[i] : ends[i]]
             starts[i] += len(text) - len(text.lstrip(b" \t\r"))
             ends[i] = max(starts[i], ends[i] - (len(text) - len(text.rstrip(b" \t\r"))))
@@ -199,7 +201,7 @@ def _trimmed(data: bytes, array: Bytes, starts: Offsets, ends: Offsets) -> tuple
 
 
 def without_return(array: Bytes, starts: Offsets, ends: Offsets) -> Offsets:
-    """Ends moved before a carriage return, for files with CRLF."""
+    """The ends, without carriage returns, for files with CRLF."""
     if not len(ends):
         return ends
     trimmed: Offsets = ends - ((ends > starts) & (array[np.maximum(ends - 1, 0)] == _RETURN))
@@ -207,21 +209,22 @@ def without_return(array: Bytes, starts: Offsets, ends: Offsets) -> Offsets:
 
 
 def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
-    """Never empty; a byte order mark at the start of the file is dropped."""
-    left = span.end - span.start if source.compression == "none" else sys.maxsize
-    first = span.start == 0
+    """The decompressed bytes of the range. A chunk is never empty. A byte order mark at the start of the file is
+    dropped."""
+    remaining = span.end - span.start if source.compression == "none" else sys.maxsize
+    is_first = span.start == 0
     try:
         with pa.OSFile(str(source.location), "rb") as file:
             file.seek(span.start)
             # Unlike most readers of zstd, Arrow's raises if a stream ends too early.
             codec = _CODECS.get(source.compression)
             stream = file if codec is None else pa.CompressedInputStream(file, codec)
-            while chunk := stream.read(min(CHUNK_BYTES, left)):
-                left -= len(chunk)
+            while chunk := stream.read(min(CHUNK_BYTES, remaining)):
+                remaining -= len(chunk)
                 report(file.tell() - span.start)
-                if first:
+                if is_first:
                     chunk = chunk.removeprefix(_BOM)
-                    first = False
+                    is_first = False
                 if chunk:
                     yield chunk
     except OSError as e:

@@ -1,11 +1,11 @@
-"""Rewrites JSON objects that are maps as lists of keys and values: Arrow's JSON parser knows no maps.
+"""Rewrites JSON objects that are maps as lists of keys and values, because Arrow's JSON parser does not support maps.
 
     {"id": 1, "tags": {"a": "x", "b": "y"}}
     {"id": 1, "tags": [{"key":"a","value":"x"},{"key":"b","value":"y"}]}
 
-It works on a whole block at once, for maps that are top-level columns; deeper ones are left to the judge. Everything
-outside those objects stays as it was, so what was not JSON before is not JSON after. Inside them, whatever the
-rewriting could hide from the parser is checked here.
+It works on a whole block at once, for maps that are top-level columns. The row parser reads rows with deeper maps. Text
+outside these objects is not changed, so text that was not JSON before is not JSON after. Inside them, this module
+checks whatever the rewriting could hide from the parser.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _SPACE[[9, 10, 13, 32]] = True
 
 
 def rewrite_maps(block: LineBlock, columns: Sequence[str]) -> bytes:
-    """The records of the block, newlines between them, with the objects under these names rewritten. Raises Unfit."""
+    """The records of the block, with newlines between them, and with the objects of these columns rewritten. Raises
+    Unfit."""
     start = int(block.starts[0])
     text = np.frombuffer(block.data, np.uint8)[start : int(block.ends[-1])]
     escapes = np.flatnonzero(text == _BACKSLASH)
@@ -69,7 +70,7 @@ def _tokens(text: Bytes, escapes: Offsets) -> tuple[Offsets, Offsets]:
     """The quotes that begin or end a string, and the structural characters outside strings."""
     tokens = np.flatnonzero(_TOKEN[text])
     if len(escapes):
-        # a quote after an odd run of backslashes neither begins nor ends a string
+        # a quote after an odd number of backslashes neither begins nor ends a string
         run_ends = np.flatnonzero(np.diff(escapes, append=-1) != 1)
         run_lengths = np.diff(run_ends, prepend=-1)
         escaped = escapes[run_ends[run_lengths % 2 == 1]] + 1
@@ -80,7 +81,8 @@ def _tokens(text: Bytes, escapes: Offsets) -> tuple[Offsets, Offsets]:
 
 
 def _is_closed(depth: npt.NDArray[np.int32], marks: Offsets, quotes: Offsets, ends: Offsets) -> bool:
-    """Whether every record closes what it opens, so that a damaged one cannot shift the reading of the next."""
+    """Whether all records close the objects, lists and strings that they open. Otherwise a damaged record would change
+    how the next one is read."""
     last = np.searchsorted(marks, ends) - 1
     return bool((depth[last] == 0).all() and (np.searchsorted(quotes, ends) % 2 == 0).all())
 
@@ -93,11 +95,11 @@ def _map_objects(
     closing = np.searchsorted(quotes, marks[colons]) - 1
     _demand(bool(((closing > 0) & (closing % 2 == 1)).all()))
     key_starts, key_ends = quotes[closing - 1] + 1, quotes[closing]
-    # a name written with escapes would not be recognised, and its value not be checked
+    # a name with escapes would not be recognized as a map's, and its value would not be checked
     _demand(bool((np.searchsorted(escapes, key_starts) == np.searchsorted(escapes, key_ends)).all()))
     is_map = np.zeros(len(colons), bool)
     for name in columns:
-        is_map |= _spells(text, key_starts, key_ends, name.encode())
+        is_map |= _is_name(text, key_starts, key_ends, name.encode())
     values = marks[colons[is_map]] + 1
     while (blank := _SPACE[text[values]]).any():
         values = values + blank
@@ -107,15 +109,17 @@ def _map_objects(
     return braces
 
 
-def _spells(text: Bytes, starts: Offsets, ends: Offsets, name: bytes) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = ends - starts == len(name)
-    candidates = starts[found]
-    found[found] = (text[candidates[:, None] + np.arange(len(name))] == np.frombuffer(name, np.uint8)).all(axis=1)
-    return found
+def _is_name(text: Bytes, starts: Offsets, ends: Offsets, name: bytes) -> npt.NDArray[np.bool_]:
+    """Which of the texts between these positions are the name."""
+    equal: npt.NDArray[np.bool_] = ends - starts == len(name)
+    candidates = starts[equal]
+    equal[equal] = (text[candidates[:, None] + np.arange(len(name))] == np.frombuffer(name, np.uint8)).all(axis=1)
+    return equal
 
 
 def _check_pairs(kind: Bytes, inside: Offsets, opens: Offsets, closes: Offsets) -> None:
-    """Colon, comma, colon … colon in every object: `{"a"}` would become an entry without a value."""
+    """Raises Unfit unless each object has colon, comma, colon … colon. Otherwise `{"a"}` would become an entry without
+    a value."""
     first = np.searchsorted(inside, opens)
     count = np.searchsorted(inside, closes) - first
     _demand(bool((count % 2 == 1).all()))

@@ -1,8 +1,8 @@
-"""Finds the values that keep a column from being converted as a whole, over all of them at once.
+"""Finds the values that keep a column from being converted as a whole. Searches all values at once.
 
 A file with one bad row in a hundred has one in every block. Searching each block by halves would cost many times as
-much as reading it; patterns over whole columns find nearly all bad values in one pass. A pattern may flag a value that
-fits after all: the judge then reads that row, which is slower and gives the same row.
+much as reading it. Patterns over whole columns find nearly all bad values in one pass. A pattern may flag a value that
+fits: then the row parser reads that row, which is slower and gives the same result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Convert = Callable[[Array], Array]
 _LEAF_VALUES = 8  # for fewer, checking one value after another costs less than halving
 
 _SMALL_SIGNS = (b"e-", b"E-", b"0.000000000")
-# A number below what a float can hold has a long row of zeros, or an exponent like this.
+# A number that is too small for a float has a long row of zeros, or an exponent like this.
 _SMALL = re.compile(rb"[eE]-0*(?:3[5-9]|[4-9][0-9]|[1-9][0-9]{2,})|0\.0{9}")
 
 _DAY = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -42,41 +42,41 @@ _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 def convert_fitting(
     arrays: Sequence[Array], fields: Sequence[t.StructField], converts: Sequence[Convert], unfit: Mask | None = None
 ) -> tuple[list[Array], Mask | None]:
-    """The converted columns of those rows in which every value fits, and which rows these are (None: all). Rows that
-    are known to be `unfit` are left out.
+    """The converted columns of those rows in which all values fit, and which rows these are (None: all). `unfit` are
+    rows that are known not to fit.
 
-    Raises as `converts` do if no row can be blamed."""
-    found: list[tuple[Array, Mask | None]] = []
+    Raises the errors of `converts` if the rows that do not fit cannot be found."""
+    converted: list[tuple[Array, Mask | None]] = []
     bad = np.zeros(len(arrays[0]), bool) if unfit is None else unfit.copy()
     for array, field, convert in zip(arrays, fields, converts, strict=True):
         column, misfits = _convert(array, field.dataType, convert)
         if misfits is not None:
             bad |= misfits
-        found.append((column, misfits))
+        converted.append((column, misfits))
         if not field.nullable and array.null_count:
             bad |= _mask(array.is_null())
     if not bad.any():
-        return [column for column, _ in found], None
+        return [column for column, _ in converted], None
     fits = ~bad
-    return [column.filter(pa.array(fits if misfits is None else fits[~misfits])) for column, misfits in found], fits
+    return [column.filter(pa.array(fits if misfits is None else fits[~misfits])) for column, misfits in converted], fits
 
 
 def _convert(array: Array, dt: t.DataType, convert: Convert) -> tuple[Array, Mask | None]:
-    """The values that fit, converted, and where the others are (None: there are none)."""
+    """The values that fit, converted, and which values do not fit (None: all fit)."""
     try:
         return convert(array), None
     except (Unfit, pa.ArrowInvalid):
-        bad = _unlikely(array, dt)
+        bad = _find_by_pattern(array, dt)
     try:
         return convert(array.filter(pa.array(~bad))), bad
     except (Unfit, pa.ArrowInvalid):
-        _search(array, np.flatnonzero(~bad), convert, bad)
+        _search_by_halves(array, np.flatnonzero(~bad), convert, bad)
         return convert(array.filter(pa.array(~bad))), bad
 
 
 def may_have_become_zero(block: LineBlock, arrays: Sequence[Array], fields: t.StructType) -> Mask | None:
-    """Which JSON lines have a zero in a float column and a number that is small enough to become one; None if there is
-    no such line. With Arrow's parser, it is unknown how a zero was written."""
+    """Which JSON lines have a zero in a float column, and a number that is small enough to have become zero. None if
+    there is no such line. Arrow's parser does not show how a zero was written."""
     zero = np.zeros(len(block), bool)
     for array, field in zip(arrays, fields, strict=True):
         if _holds_floats(field.dataType):
@@ -100,22 +100,23 @@ def _holds_floats(dt: t.DataType) -> bool:
             return isinstance(dt, (t.FloatType, t.DoubleType))
 
 
-def _search(array: Array, left: npt.NDArray[np.int64], convert: Convert, bad: Mask) -> None:
-    """By halves, among values that match the pattern: the 30th of February."""
-    if not len(left):
+def _search_by_halves(array: Array, positions: npt.NDArray[np.int64], convert: Convert, bad: Mask) -> None:
+    """Marks the bad values at these positions. They match the pattern, such as the 30th of February."""
+    if not len(positions):
         return
     try:
-        convert(array.take(pa.array(left)))
+        convert(array.take(pa.array(positions)))
     except (Unfit, pa.ArrowInvalid):
-        if len(left) == 1:
-            bad[left] = True
+        if len(positions) == 1:
+            bad[positions] = True
             return
-        step = 1 if len(left) <= _LEAF_VALUES else -(-len(left) // 2)
-        for at in range(0, len(left), step):
-            _search(array, left[at : at + step], convert, bad)
+        step = 1 if len(positions) <= _LEAF_VALUES else -(-len(positions) // 2)
+        for start in range(0, len(positions), step):
+            _search_by_halves(array, positions[start : start + step], convert, bad)
 
 
-def _unlikely(array: Array, dt: t.DataType) -> Mask:
+def _find_by_pattern(array: Array, dt: t.DataType) -> Mask:
+    """Which values do not match the type's pattern or range."""
     if pa.types.is_floating(array.type):
         return _mask(pc.invert(pc.is_finite(array)))
     pattern = _pattern(dt)
@@ -156,5 +157,5 @@ def _pattern(dt: t.DataType) -> str | None:
 
 
 def _mask(flags: Array) -> Mask:
-    """Null is no misfit."""
+    """The flags as a mask, in which nulls are not set."""
     return np.asarray(flags.fill_null(False))

@@ -1,9 +1,9 @@
 """Parquet: Spark reads it, and expressions fit its values to the dataset.
 
-Columns are matched by name. A type that the dataset's type holds entirely is widened. One that overlaps with it is
-checked value by value (a long in an int column, a wider decimal, a double in a float column, whole numbers in a double
-column), and a value that is not exact rejects its row. Any other type is a different column under the same name: the
-file is refused.
+Columns are matched by name. If the dataset's type can hold all values of the file's type, the column is widened. If the
+types overlap, each value is checked (a long in an int column, a wider decimal, a double in a float column, whole
+numbers in a double column), and a row with a value that is not exact is rejected. For other types, the file is refused:
+it has a different column under the same name.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def column_names(source: SourceFile) -> tuple[str, ...]:
 
 def _open(spark: SparkSession, source: SourceFile) -> DataFrame:
     if source.size_bytes == 0:
-        raise InputError(f"{source.path} is empty; a Parquet file never is")
+        raise InputError(f"{source.path} is empty, so it is not a Parquet file")
     try:
         pq.read_metadata(source.path)
     except (pa.ArrowException, OSError) as e:
-        raise InputError(f"{source.path} is not a whole Parquet file: its footer cannot be read") from e
+        raise InputError(f"{source.path} is not a complete Parquet file: its footer cannot be read") from e
     try:
         location = "file:" + _GLOB.sub(r"\\\1", str(source.location))
         return spark.read.option("recursiveFileLookup", "true").parquet(location)
@@ -76,13 +76,14 @@ def _open(spark: SparkSession, source: SourceFile) -> DataFrame:
         condition = e.getCondition() or ""
         detail = "it has a type that Spark cannot read" if "TYPE" in condition else "Spark cannot read it"
         raise InputError(
-            f"{source.path}: {detail} ({condition or 'no further reason is given'})",
-            hint="Times must not be in nanoseconds, and column names must differ in more than case.",
+            f"{source.path}: {detail} ({condition or 'Spark gives no reason'})",
+            hint="Times must not be in nanoseconds, and column names must not differ only in case.",
         ) from e
 
 
 def _with_nullability(df: DataFrame, wanted: t.StructType) -> DataFrame:
-    """Required fields inside structs and lists were checked, but Spark's optimizer cannot know."""
+    """The frame with the wanted nullability. Required fields inside structs and lists were checked, but Spark's
+    optimizer cannot see that."""
     if all(have.dataType == want.dataType for have, want in zip(df.schema, wanted, strict=True)):
         return df
     return df.mapInArrow(lambda batches: batches, wanted)
@@ -126,7 +127,7 @@ def _fit(column: Column, have: t.DataType, want: t.DataType, path: str) -> tuple
         case t.StringType(), t.StringType():
             return column, [_when(~F.is_valid_utf8(column), f'column "{path}": invalid UTF-8')]
         case t.TimestampNTZType(), t.TimestampType():
-            return column.cast(want), []  # taken as UTC: the session's zone
+            return column.cast(want), []  # in UTC, which is the session's zone
         case _ if have == want:
             return column, []
         case _ if _overlap(have, want):
@@ -143,7 +144,7 @@ def _fit_number(column: Column, have: t.DataType, want: t.DataType, path: str) -
         return fitted, []
     exact = fitted.isNotNull() & (fitted.try_cast(have).eqNullSafe(column))
     if isinstance(want, (t.FloatType, t.DoubleType)) and type(have) in _HIGHEST:
-        exact &= column != _HIGHEST[type(have)]  # it is rounded up, and the cast back stops at the highest value
+        exact &= column != _HIGHEST[type(have)]  # a float rounds it up, and the cast back is capped at this value
     message = F.concat(F.lit(f'column "{path}": '), column.cast("string"), F.lit(f" does not fit {named(want)}"))
     return fitted, [F.when(column.isNotNull() & ~exact, message)]
 
@@ -177,6 +178,8 @@ def _fit_map(column: Column, have: t.MapType, want: t.MapType, path: str) -> tup
 
 
 def _first_reason(elements: Column, have: t.DataType, want: t.DataType, nullable: bool, path: str) -> Column:
+    """Why the first element that does not fit does not; null if all elements fit."""
+
     def reason(element: Column) -> Column:
         reasons = _fit(element, have, want, path)[1]
         if not nullable:

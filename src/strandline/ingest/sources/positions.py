@@ -1,7 +1,7 @@
 """Reports how many bytes of a file tasks have read.
 
 Tasks write their positions into a small file that the driver reads. On another machine that file does not exist, and
-nothing is reported: missing progress must not be a failure.
+nothing is reported: an ingest must not fail for lack of progress reports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.25
 
 
 class Positions:
-    """One slot for each range of a file: how many of its bytes were read."""
+    """A file with one slot for each range: how many bytes of the range were read."""
 
     def __init__(self) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="strandline-read-", delete=False)  # noqa: SIM115
@@ -32,19 +32,19 @@ class Positions:
         return self._file.name
 
     def take(self, count: int) -> int:
-        """Allocates so many slots; returns the first."""
+        """Allocates so many slots. Returns the first one."""
         first = self._slots
         self._slots += count
         os.ftruncate(self._file.fileno(), _SLOT.size * self._slots)
         return first
 
     def clear(self) -> None:
-        """For a step that reads the file once more."""
+        """Sets all slots to 0, for a step that reads the file again."""
         os.pwrite(self._file.fileno(), bytes(_SLOT.size * self._slots), 0)
 
     def read_bytes(self) -> int:
-        found = os.pread(self._file.fileno(), _SLOT.size * self._slots, 0)
-        return sum(value for (value,) in _SLOT.iter_unpack(found))
+        content = os.pread(self._file.fileno(), _SLOT.size * self._slots, 0)
+        return sum(value for (value,) in _SLOT.iter_unpack(content))
 
     def close(self) -> None:
         self._file.close()
@@ -52,15 +52,16 @@ class Positions:
 
 
 @contextmanager
-def watched(on_bytes: OnBytes | None, also: Callable[[], int] = lambda: 0) -> Iterator[Positions | None]:
-    """Reports the bytes read several times a second, and at the end. `also` counts bytes that others read."""
+def watch_positions(on_bytes: OnBytes | None, other_bytes: Callable[[], int] = lambda: 0) -> Iterator[Positions | None]:
+    """Reports several times a second, and at the end, how many bytes were read. `other_bytes` returns how many were
+    read without a slot."""
     if on_bytes is None:
         yield None
         return
     positions = Positions()
 
     def report_sum() -> None:
-        on_bytes(positions.read_bytes() + also())
+        on_bytes(positions.read_bytes() + other_bytes())
 
     try:
         with polled(report_sum, seconds=_POLL_SECONDS, name="strandline-progress"):
@@ -77,7 +78,7 @@ _open_slots: list[tuple[int, int]] = []  # descriptor and slot of the present ra
 
 @contextmanager
 def report_to(path: str | None, slot: int) -> Iterator[None]:
-    """Lets `report` write to this slot; nowhere, if the file does not exist on this machine."""
+    """Lets `report` write to this slot. If the file does not exist on this machine, `report` does nothing."""
     try:
         file = None if path is None else os.open(path, os.O_WRONLY)
     except OSError:

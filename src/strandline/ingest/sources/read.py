@@ -1,4 +1,5 @@
-"""A file as a DataFrame: the dataset's columns, then the line; for a row that does not fit, the reason and its text."""
+"""Reads a file as a DataFrame: the dataset's columns, then the line and, for a row that does not fit, the reason and
+its text."""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ class SourceRows:
     frame: DataFrame
     """The file's rows. Running it twice gives the same rows in the same partitions and order."""
     count: Callable[[], list[PartitionCount]] | None = None
-    """Counts the frame's partitions without a row leaving the Python workers; None if Spark counts as well itself."""
+    """Counts the frame's partitions inside the Python workers. None if Spark itself counts as fast."""
 
 
 def read_source(
     spark: SparkSession, source: SourceFile, fields: t.StructType, positions: Positions | None = None
 ) -> SourceRows:
-    """Lazy: only the header or footer is read here. The lines of a large uncompressed file are counted, so that its
-    parts know their line numbers."""
+    """The file's rows as a lazy frame. Reads only the header or footer. The lines of a large uncompressed file are also
+    counted, so that each of its ranges knows its line numbers. Raises InputError and SchemaError."""
     schema = result_schema(fields)
-    arrow_type(fields)  # raises now, not in a task, for a type that no file can hold
+    arrow_type(fields)  # raises here, and not in a task, for a type that no file can have
     if source.size_bytes == 0 and source.format != "parquet":
         return SourceRows(spark.createDataFrame([], schema))
     try:
@@ -62,8 +63,8 @@ def read_source(
 
 
 def absent_columns(source: SourceFile, fields: t.StructType) -> tuple[str, ...] | None:
-    """The dataset's columns that the file does not have at all: they are null in each of its rows. None for JSON lines,
-    which name their columns in each row: only the values tell."""
+    """The dataset's columns that the file does not have, so that they are null in all of its rows. None for JSON lines,
+    which name the columns in each row."""
     match source.format:
         case "csv":
             names = delimited.read_header(source, fields) or tuple(fields.fieldNames())
@@ -83,18 +84,18 @@ def _in_tasks(
 
     def of_range(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
         for batch in batches:
-            for index in batch.column(0):
-                at = int(index.as_py())
-                with report_to(reported_to, first + at):
-                    yield at, read(spans[at])
+            for value in batch.column(0):
+                index = int(value.as_py())
+                with report_to(reported_to, first + index):
+                    yield index, read(spans[index])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _, found in of_range(batches):
-            yield from found
+        for _, rows in of_range(batches):
+            yield from rows
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for at, found in of_range(batches):
-            yield count_rows(at, found)
+        for index, rows in of_range(batches):
+            yield count_rows(index, rows)
 
     # one partition per range: `range` distributes its numbers evenly and in order
     ranges = spark.range(0, len(spans), 1, len(spans))
@@ -110,8 +111,9 @@ _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\\z"
 
 
 def fit_values(df: DataFrame, view: TableView) -> DataFrame:
-    """Adds a reason to rows with a value that its column cannot hold, which would fail the whole write: a `uuid` is a
-    string in Spark, a `fixed[L]` is binary. In nested columns the write refuses the batch."""
+    """Adds a reason to rows with a value that its column cannot store. Otherwise the whole write would fail: a `uuid`
+    is a string in Spark, and a `fixed[L]` is binary. Nested columns are not checked: for a bad value in one, the write
+    refuses the batch."""
     reason: Column = F.col(REJECT)
     checked = False
     for field in view.schema["fields"]:

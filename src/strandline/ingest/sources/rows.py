@@ -1,4 +1,4 @@
-"""The rules for one line of a file and one schema: the row, or why it does not fit."""
+"""The row parser: reads one line of a file by the rules of one schema, or says why it does not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS
 from strandline.ingest.sources.values import Misfit, NumberText, from_json_scalar, from_text, named, show
 
-LineReader = Callable[[bytes], dict[str, Any]]  # the row's values by column, as Arrow takes them; raises Misfit
+LineReader = Callable[[bytes], dict[str, Any]]  # returns the row's values by column, as Arrow takes them; raises Misfit
 
 
 def json_row(line: bytes, fields: t.StructType) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def json_row(line: bytes, fields: t.StructType) -> dict[str, Any]:
 
 
 def csv_row(record: bytes, fields: t.StructType, header: Sequence[str]) -> dict[str, Any]:
-    """`header` holds names of `fields` only, each once; this was checked when the file was opened. Raises Misfit."""
+    """Reads one record. `header` has only names of `fields`, each once: `read_header` has checked it. Raises Misfit."""
     cells = csv_cells(decode(record))
     if len(cells) != len(header):
         raise Misfit(f"{plural(len(cells), 'field')}, expected {len(header)}")
@@ -40,7 +40,7 @@ def csv_row(record: bytes, fields: t.StructType, header: Sequence[str]) -> dict[
 
 
 def csv_cells(record: str) -> list[tuple[str, bool]]:
-    """Each cell's text and whether it was quoted: an empty cell is null, a quoted one is the empty string."""
+    """Each cell's text, and whether it was quoted. An empty cell is null, and a quoted one is the empty string."""
     if '"' not in record:
         return [(text, False) for text in record.split(",")]
     cells: list[tuple[str, bool]] = []

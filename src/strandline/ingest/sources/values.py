@@ -1,7 +1,6 @@
-"""The rules for one written value and one type, in plain Python: the judge of what fits. The package's docstring states
-them.
+"""The rules for one written value and one type, in plain Python. The package's docstring states them.
 
-Times are microseconds since 1970 (UTC for a timestamptz), dates are days: Arrow takes these as they are.
+Times are microseconds since 1970 (in UTC for a timestamptz), and dates are days, as Arrow takes them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SHOWN_CHARS_MAX = 60
 NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 INTEGER = r"-?(?:0|[1-9][0-9]*)"
 DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?"
-NOT_ZERO = r"-?[0.]*[1-9]"  # how a number begins that is not zero
+NOT_ZERO = r"-?[0.]*[1-9]"  # the beginning of a number that is not zero
 SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 _NUMBER = re.compile(NUMBER)
@@ -59,11 +58,11 @@ class Misfit(Exception):
 
 
 class NumberText(str):
-    """A JSON number as it was written: a float would have lost digits already."""
+    """A JSON number as it was written. A float would have lost digits."""
 
 
 def named(dt: t.DataType) -> str:
-    """A type in Iceberg's words, with its article."""
+    """The name of a type for messages, with its article."""
     if isinstance(dt, t.DecimalType):
         return f"a decimal({dt.precision},{dt.scale})"
     return _NAMES.get(type(dt)) or f"a {dt.typeName()}"
@@ -99,7 +98,7 @@ def from_json_scalar(value: Any, dt: t.DataType) -> Any:
 
 
 def from_text(text: str, dt: t.DataType) -> Any:
-    """Reads text, as CSV and the keys of maps have it for every type. Raises Misfit."""
+    """Reads a value that is written as text: a cell of a CSV file, or the key of a map. Raises Misfit."""
     match dt:
         case t.StringType():
             return _string(text)
@@ -141,7 +140,7 @@ def _integer(text: str, dt: t.DataType) -> int:
     if not _INTEGER.fullmatch(text):
         raise _misfit(text, dt)
     bound = 2 ** (INTEGER_BITS[type(dt)] - 1)
-    # longer than any 64-bit number, and Python refuses to convert very long ones
+    # 20 characters are enough for any 64-bit number, and Python refuses to convert very long ones
     if len(text) > 20 or not -bound <= int(text) < bound:
         raise Misfit(f"{show(NumberText(text))} is out of range for {named(dt)}")
     return int(text)
@@ -152,7 +151,7 @@ def _float(text: str, dt: t.DataType) -> float:
         return SPECIAL_FLOATS[text]
     if not _NUMBER.fullmatch(text):
         raise _misfit(text, dt)
-    # by way of a double, a float would be rounded twice
+    # converted by way of a double, a float would be rounded twice
     value = float(pa.scalar(str(text)).cast(pa.float32()).as_py()) if isinstance(dt, t.FloatType) else float(text)
     if math.isinf(value):
         raise Misfit(f"{show(NumberText(text))} is out of range for {named(dt)}")
@@ -180,10 +179,10 @@ def _decimal(text: str, dt: t.DecimalType) -> Decimal:
 
 
 def _date(text: str, dt: t.DataType) -> int:
-    if not (found := _DATE.fullmatch(text)):
+    if not (match := _DATE.fullmatch(text)):
         raise _misfit(text, dt)
     try:
-        days = _days(*map(int, found.groups()))
+        days = _days(*map(int, match.groups()))
     except ValueError as e:
         raise _misfit(text, dt) from e
     return _in_range(days, 32, text, dt)
@@ -202,9 +201,9 @@ def _in_range(value: int, bits: int, text: str, dt: t.DataType) -> int:
 
 
 def _timestamp(text: str, dt: t.DataType) -> int:
-    if not (found := _TIMESTAMP.fullmatch(text)):
+    if not (match := _TIMESTAMP.fullmatch(text)):
         raise _misfit(text, dt)
-    *clock, fraction, zone = found.groups()
+    *clock, fraction, zone = match.groups()
     if zone and isinstance(dt, t.TimestampNTZType):
         raise Misfit(f"{show(text)} has an offset, and a timestamp has none")
     if fraction and len(fraction) > 6:

@@ -27,7 +27,7 @@ class LakeCatalog:
     ) -> int:
         """Removes the entries of data files from main in one commit, once per token; returns how many. `last_word`
         raises to prevent the commit. Raises `CommitUnknown` if the outcome is unknown."""
-        if not light_drop.is_possible(self._catalog, table):
+        if not light_drop.can_drop_entries(self._catalog, table):
             from strandline.iceberg.spark.drop_entries import drop_data_files
 
             spark = self.tables.unsettled
@@ -45,7 +45,7 @@ class LakeCatalog:
     def dropped(self, table: str, token: str) -> int | None:
         """How many entries the commit of a batch removed; None if it did not land. Voids the token: from then on the
         batch cannot be committed any more."""
-        if self._catalog.exists(table) and light_drop.is_possible(self._catalog, table):
+        if self._catalog.exists(table) and light_drop.can_drop_entries(self._catalog, table):
             light_drop.void(self._catalog, table, token)
         return light_drop.landed(self._catalog, table, token)
 

@@ -26,7 +26,7 @@ from strandline.deliver.sinks.iceberg.record import (
     TableRecord,
     settled,
 )
-from strandline.iceberg.commit_lost import COMMIT_LOST
+from strandline.iceberg.commit_retry import COMMIT_RETRY
 from strandline.iceberg.schema.columns import Column
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class IcebergSender:
         check_rows(chunk)
         numbers = numbers_in_order(chunk)
         made = _Attempts(LandedRange(chunk.range, len(numbers), 0, content_digest(chunk.rows)))
-        for attempt in replace(COMMIT_LOST, attempts_max=None, seconds_max=SEND_SECONDS_MAX).attempts():
+        for attempt in replace(COMMIT_RETRY, attempts_max=None, seconds_max=SEND_SECONDS_MAX).attempts():
             try:
                 outcome = self._attempt(chunk, made)
             except StrandlineError as e:

@@ -32,7 +32,7 @@ from strandline.deliver.sinks.iceberg.inspect_ranges import IcebergInspector
 from strandline.deliver.sinks.iceberg.record import CLAIM, HEAD, LANE_PREFIX, Head, TableRecord, claim_property
 from strandline.deliver.sinks.iceberg.send import IcebergSender, rehearse
 from strandline.deliver.sinks.table_options import CREATE, MAY_BE_EMPTY, check_present, parse_flag
-from strandline.iceberg.commit_lost import COMMIT_LOST
+from strandline.iceberg.commit_retry import COMMIT_RETRY
 from strandline.iceberg.metadata.identifier import name_of, parse_identifier
 from strandline.iceberg.metadata.table_metadata import LAKE_PROPERTY
 from strandline.iceberg.schema.columns import Column, Primitive, type_text
@@ -201,7 +201,7 @@ class IcebergSink:
         from strandline.iceberg.pyiceberg.other_table import Committed
 
         why = ""
-        for _ in replace(COMMIT_LOST, attempts_max=None, seconds_max=COMMIT_SECONDS_MAX).attempts():
+        for _ in replace(COMMIT_RETRY, attempts_max=None, seconds_max=COMMIT_SECONDS_MAX).attempts():
             loaded = self._loaded()
             properties = change(loaded)
             if properties is None:

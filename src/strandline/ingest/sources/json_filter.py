@@ -1,8 +1,8 @@
-"""Finds the JSON lines whose values have the kinds that the schema requires. This quick filter may reject good lines,
-but passes no bad one. Arrow's parser reads the lines that pass, the judge reads the others.
+"""Filters the JSON lines whose values have the types that the schema requires. This quick filter may reject good lines,
+but passes no bad one. Arrow's parser reads the lines that pass, the row parser (`rows.py`) reads the others.
 
 Lines of a file mostly have the same keys in the same order. There is a pattern for each such order, and one pass over a
-block finds the lines that match; other lines are parsed one by one.
+block finds the lines that match it. Other lines are parsed one by one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _GAP = r"[ \t]*"
 ValueCheck = Callable[[Any], bool]
 
 
-class Kinds:
+class JsonFilter:
     def __init__(self, fields: t.StructType) -> None:
         self._types = {f.name: _types(f.dataType) for f in fields}
         self._checks = [(f.name, check) for f in fields if (check := _check(f.dataType)) is not None]
@@ -44,26 +44,26 @@ class Kinds:
         self._shapes: dict[tuple[tuple[str, ...], tuple[type, ...]], bool] = {}
         self._patterns: dict[tuple[str, ...], str] = {}
 
-    def fitting(self, block: LineBlock) -> Mask:
-        """Which lines may fit. Lines with decimals in an unusual notation are not among them."""
-        fit = np.zeros(len(block), bool)
+    def plausible_lines(self, block: LineBlock) -> Mask:
+        """Which lines pass. Lines with decimals in an unusual notation do not."""
+        passing = np.zeros(len(block), bool)
         if not self._patterns:
             for i in range(min(len(block), _TRIED_LINES)):
-                self.fits(block.record(i))
+                self._passes(block.record(i))
         offsets = np.append(block.starts, block.ends[-1]).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(block.data)]
         lines: Array = pa.Array.from_buffers(pa.binary(), len(block), buffers)
-        left = np.arange(len(block))
+        remaining = np.arange(len(block))
         for pattern in list(self._patterns.values()):
-            matched = np.asarray(pc.match_substring_regex(lines.take(left), pattern))
-            fit[left[matched]] = True
-            left = left[~matched]
-        for i in left.tolist():
-            fit[i] = self.fits(block.record(i))
-        fit[block.not_utf8()] = False
-        return fit
+            matched = np.asarray(pc.match_substring_regex(lines.take(remaining), pattern))
+            passing[remaining[matched]] = True
+            remaining = remaining[~matched]
+        for i in remaining.tolist():
+            passing[i] = self._passes(block.record(i))
+        passing[block.not_utf8()] = False
+        return passing
 
-    def fits(self, line: bytes) -> bool:
+    def _passes(self, line: bytes) -> bool:
         try:
             row = from_json(line, allow_inf_nan=False, cache_strings="keys")
         except ValueError:
@@ -71,13 +71,13 @@ class Kinds:
         if type(row) is not dict:
             return False
         shape = (tuple(row), tuple(map(type, row.values())))
-        if (known := self._shapes.get(shape)) is None:
-            known = all(name in self._types and kind in self._types[name] for name, kind in zip(*shape, strict=True))
+        if (is_valid := self._shapes.get(shape)) is None:
+            is_valid = all(name in self._types and kind in self._types[name] for name, kind in zip(*shape, strict=True))
             if len(self._shapes) < _SHAPES_MAX:
-                self._shapes[shape] = known
-            if known:
-                self._learn(shape[0])
-        if not known:
+                self._shapes[shape] = is_valid
+            if is_valid:
+                self._add_pattern(shape[0])
+        if not is_valid:
             return False
         for name, check in self._checks:
             value = row.get(name)
@@ -85,8 +85,8 @@ class Kinds:
                 return False
         return True
 
-    def _learn(self, keys: tuple[str, ...]) -> None:
-        """Learns no pattern for nested columns, whose values have none."""
+    def _add_pattern(self, keys: tuple[str, ...]) -> None:
+        """Adds a pattern for lines with these keys, unless one of them is a nested column, whose values have none."""
         if keys in self._patterns or len(self._patterns) >= _PATTERNS_MAX or not keys:
             return
         members = []
@@ -140,7 +140,7 @@ def _types(dt: t.DataType) -> frozenset[type]:
 
 
 def _check(dt: t.DataType) -> ValueCheck | None:
-    """A check of what the Python type leaves open; None if there is nothing more to check."""
+    """A check of what the value's Python type does not show. None if there is nothing more to check."""
     match dt:
         case t.ArrayType():
             element = _deep(dt.elementType)
@@ -155,7 +155,7 @@ def _check(dt: t.DataType) -> ValueCheck | None:
             bound = 2 ** (INTEGER_BITS[type(dt)] - 1)
             return lambda value: -bound <= value < bound
         case t.DecimalType():
-            # A float has lost the digits that decide; the patterns see them.
+            # A float has lost the digits that decide. The patterns match the text, which has them.
             largest = 10 ** (dt.precision - dt.scale)
             return lambda value: type(value) is int and abs(value) < largest
     return None
