@@ -40,12 +40,12 @@ from strandline.ledger.ingest import blocks, datasets, purge_items, sequence
 from strandline.ledger.replicate import (
     cuts,
     following,
-    found_epochs,
     offers,
     promotion_claims,
     promotion_failures,
     promotions,
     sites,
+    table_epochs,
 )
 from strandline.ledger.replicate.cuts import PreparedCut
 from strandline.ledger.replicate.promotions import Lack, Led
@@ -253,15 +253,15 @@ def test_a_follower_records_an_epoch_that_nobody_recorded_and_a_leader_does_not(
     lake = behind_its_leader
     before = lake.ledger.query(sequence.read)
     with lake.ledger.write() as connection:
-        found_epochs.record(connection, lake.witness, lake.dataset, before.epoch)
+        table_epochs.record(connection, lake.witness, lake.dataset, before.epoch)
     assert lake.ledger.query(sequence.read) == before
     with lake.ledger.write() as connection:
-        found_epochs.record(connection, lake.witness, lake.dataset, before.epoch + 1)
+        table_epochs.record(connection, lake.witness, lake.dataset, before.epoch + 1)
     assert lake.ledger.query(sequence.read) == replace(before, epoch=before.epoch + 2)
     lead(claimed(lake))
     last = lake.ledger.query(sequence.read)
     with lake.ledger.write() as connection:
-        found_epochs.record(connection, lake.witness, lake.dataset, last.epoch + 1)
+        table_epochs.record(connection, lake.witness, lake.dataset, last.epoch + 1)
     assert lake.ledger.query(sequence.read) == last
 
 
@@ -269,7 +269,7 @@ def test_a_follower_behind_its_witness_records_no_epoch_another_ledger_may_have_
     found = follower.ledger.query(sequence.read)
     follower.witness.raise_to(found.last + 1, expected=found.last)
     with pytest.raises(ResyncNeeded), follower.ledger.write() as connection:
-        found_epochs.record(connection, follower.witness, follower.dataset, found.epoch + 1)
+        table_epochs.record(connection, follower.witness, follower.dataset, found.epoch + 1)
 
 
 def test_followers_delete_what_a_purge_that_was_given_up_has_deleted_already(behind_its_leader: LakeState) -> None:

@@ -113,7 +113,7 @@ def test_a_dataset_that_the_new_leader_has_not_stays_and_is_not_followed(lake: L
 def test_a_dataset_whose_shards_another_one_has_here_is_refused_in_words(lake: LakeState) -> None:
     """Leaders of an older version may have given two datasets the same ones."""
     lake.add_dataset("default.other")
-    with lake.ledger.write() as connection, pytest.raises(RefusedError, match="from 1 on, are those of default"):
+    with lake.ledger.write() as connection, pytest.raises(RefusedError, match="from 1 on, belong to default"):
         datasets.add(connection, name="default.new", table_uuid="uuid", first_shard=ShardId(1), shards=2)
 
 

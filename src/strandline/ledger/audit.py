@@ -1,8 +1,8 @@
 """The log of decisions: what was decided, why, and by whom. Its size depends on the number of decisions, not on the
 number of rows.
 
-It also stores since when a schedule is followed. Otherwise a daemon that is restarted at the very moment of a schedule,
-night after night, would never make its first run.
+It also stores when a daemon first followed a schedule. Otherwise a daemon that is restarted at the very moment of a
+schedule, night after night, would never make its first run.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def load_status(
         reconcile = read_reconcile(connection, config)
         followers, site = read_followers(connection), read_site(config, connection)
         consumers = read_consumers(connection)
-        replaced = sites.replaced(sites.get(connection))
+        replaced = sites.describe_successor(sites.get(connection))
     highest, problem = _witness(witness, counter.last, follows=site.leader is not None)
     tables = _Tables(config, ledger, counter.lake, known, glances or TableGlances(config))
     complete = highest == counter.last

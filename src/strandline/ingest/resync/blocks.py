@@ -76,7 +76,7 @@ def _give_up_reserved(work: IngestContext, connection: Connection, dataset: Data
         plan = plan_recovery(view, head.branch, work.wap(head), branch_complete=False, rows_in_main=counted)
         if isinstance(plan, Abandon):
             work.tables.remove_branch(dataset.name, head.branch)
-            blocks.forget_reserved(connection, found, "a follower may have passed it before the ledger was restored")
+            blocks.abandon_in(connection, found, "a follower may have passed it before the ledger was restored")
 
 
 def _inside(view: TableView, gap: SeqRange | None) -> list[str]:
@@ -93,7 +93,7 @@ def take_back_batches(connection: Connection, dataset: Dataset, view: TableView,
             continue
         known = blocks.of_batch(connection, dataset.id, wap.batch_id)
         if isinstance(known, Reserved):
-            blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
+            blocks.abandon_in(connection, known, f"its batch is in main under {wap.rows}")
         ended_batches.divide_again(connection, dataset.id, wap.batch_id)
         taken += restored_blocks.insert_published(
             connection,

@@ -83,4 +83,4 @@ def _may_receive(work: IngestContext, connection: Connection, dataset: Dataset) 
     """False if the dataset has no receipt, and never had a token: then it has received nothing."""
     if any(token.datasets is None or dataset.name in token.datasets for token in tokens.list_tokens(connection)):
         return True
-    return bool(work.receipts.listed(dataset.table_uuid))
+    return bool(work.receipts.list_batches(dataset.table_uuid))

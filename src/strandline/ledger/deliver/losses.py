@@ -17,9 +17,9 @@ from strandline.ledger.schema.maintain import loss, purge
 
 
 class Reason(StrEnum):
-    # By a rule, which moved the lane's watermark past the rows.
+    # Deleted by a rule, which moved the lane's watermark past the rows.
     DROPPED = "dropped"
-    # By a rule. Rows between them are not due and are still delivered, so the watermark did not move.
+    # Deleted by a rule. Rows between them are not due and are still delivered, so the watermark did not move.
     DELETED = "deleted"
     # A person asked for it, or gave up rows whose file is gone.
     PURGED = "purged"

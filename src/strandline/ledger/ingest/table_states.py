@@ -42,7 +42,7 @@ _STATES = RowMemo(lambda row: (DatasetId(row.dataset_id), _state(row)))
 
 
 def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> None:
-    """Stores the anchor unless the ledger knows a newer one: a slow process must not take that back."""
+    """Stores the anchor unless the ledger has a newer one, which a slow process must not overwrite."""
     values = {"settled_snapshot": anchor.snapshot, "settled_sequence": anchor.sequence}
     known = table_state.c.settled_sequence
     connection.execute(
@@ -64,7 +64,7 @@ def accept(connection: sa.Connection, id: DatasetId, anchor: Anchor | None) -> N
 
 
 def record_doubt(connection: sa.Connection, id: DatasetId, doubt: str) -> bool:
-    """False if there is a doubt already: it stays until a person accepts the table."""
+    """Stores the doubt. False, without a change, if there is one: it stays until a person accepts the table."""
     if get(connection, id).doubt is not None:
         return False
     _put(connection, id, doubt=doubt)
