@@ -289,7 +289,7 @@ def test_what_a_follower_lacks_is_counted_by_shard_and_unknown_is_not_zero(lake:
         numbers.append(lake.publish(reserved).head.rows)
 
     def lags() -> list[tuple[int, int | None, int | None, int | None]]:
-        with lake.ledger.read_at_once() as connection:
+        with lake.ledger.read_consistent() as connection:
             return [(x.shard, x.mark, x.segments, x.rows) for x in follower_report.read_lags(connection)]
 
     assert lags() == [(first, None, None, None), (second, None, None, None)]
@@ -316,6 +316,6 @@ def test_a_range_that_nobody_counted_makes_the_lag_in_rows_unknown(lake: LakeSta
         restored_blocks.insert_published(
             connection, lake.dataset.id, SeqRange(Seq(1), Seq(10)), kind=BlockKind.RECOVERED, batch_id="recovered"
         )
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         [lag] = follower_report.read_lags(connection)
     assert (lag.segments, lag.rows) == (2, None) and lag.oldest is not None

@@ -315,7 +315,7 @@ def test_what_was_staged_in_a_dataset_that_the_other_leader_never_had_is_publish
     assert blocks.mark_staged(lake.ledger, lake.witness, held, SnapshotId(5))
     rejoining.become_follower(lake.ledger, lake.witness, new_leader(lake))
     promotion_claims.claim(lake.ledger, 32, of=promotion_claims.begin(lake.ledger, 17))
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         [(dataset, staged)] = promotions.read(connection).staged
     assert (dataset, staged.head) == (mine, held.head)
     nothing: dict[str, Any] = {"prepared": (), "lost": (), "fenced": {}}
@@ -329,7 +329,7 @@ def test_what_was_staged_in_a_dataset_that_the_other_leader_never_had_is_publish
 
 
 def heard(lake: LakeState) -> int:
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         return promotions.read(connection).highest_known_term
 
 

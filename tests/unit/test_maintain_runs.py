@@ -226,7 +226,7 @@ def test_a_run_that_was_called_off_is_no_failure_in_the_metrics(lake: Lake) -> N
 
         with pytest.raises(Skipped):
             perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.PURGE, work)
-        with lake.ledger.read_at_once() as connection:
+        with lake.ledger.read_consistent() as connection:
             care = read_maintenance(lake.config, connection)
         return [s.value for s in samples((), care, ReconcileStatus()) if s.name.endswith("maintenance_last_run_ok")]
 

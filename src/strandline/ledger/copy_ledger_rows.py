@@ -71,7 +71,7 @@ def copy_rows(
     if target.path is not None:
         check_place(target)
         target.path.touch()
-    with source.read_at_once() as old, target.write() as new:
+    with source.read_consistent() as old, target.write() as new:
         check_leaving(old, move)
         _begin(target, new, LedgerMove(MoveState.ARRIVING, move.id, source.place), closed_ledger.read_lake(old))
         _check_schema(old, new, target)
@@ -107,7 +107,7 @@ def check_place(target: Ledger) -> None:
 
 def check_texts(source: Ledger) -> None:
     """Raises RefusedError if the ledger has text that SQLite can store and PostgreSQL cannot."""
-    with source.read_at_once() as connection:
+    with source.read_consistent() as connection:
         for table in _reflected(connection):
             for row in _rows(connection, table, list(table.columns)):
                 if wrong := [name for name, value in row.items() if isinstance(value, str) and "\0" in value]:
@@ -120,7 +120,7 @@ def check_texts(source: Ledger) -> None:
 
 def digest_ledger(ledger: Ledger) -> LedgerDigest:
     """The digests of all tables, without the state of a migration."""
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         return _digest_of(connection, _reflected(connection))
 
 

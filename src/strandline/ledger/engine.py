@@ -145,7 +145,7 @@ class Ledger:
             yield connection
 
     @contextmanager
-    def read_at_once(self) -> Iterator[sa.Connection]:
+    def read_consistent(self) -> Iterator[sa.Connection]:
         """Like `read`, but all queries see the ledger as it was at the first of them. On SQLite they always do."""
         with self._translated(), self.engine.connect() as bare:
             connection = bare if self.is_sqlite else bare.execution_options(isolation_level="REPEATABLE READ")

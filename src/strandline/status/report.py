@@ -80,7 +80,7 @@ def load_status(
     config: LakeConfig, ledger: Ledger, witness: Witness, glances: TableGlances | None = None
 ) -> LakeStatus:
     """A fixed number of queries, and the metadata files that `glances` does not know yet."""
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         counter = sequence.read(connection)
         known = read_datasets(connection)
         holds = receive_holds.list_holds(connection)

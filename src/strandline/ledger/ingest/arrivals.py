@@ -20,7 +20,7 @@ class Arrivals:
 
 def count_arrivals(connection: sa.Connection, last: Arrivals | None) -> Arrivals:
     """Reads only blocks that are new, or were open the last time. Starts again if the ledger was restored since.
-    `connection` must be one of `read_at_once`."""
+    `connection` must be one of `read_consistent`."""
     first_open, newest = connection.execute(_ENDS).one()
     up_to = BlockId((newest or 0) if first_open is None else first_open - 1)
     before = Arrivals(0, up_to, 0) if last is None or up_to < last.settled_up_to else last

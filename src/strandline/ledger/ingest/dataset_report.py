@@ -31,7 +31,7 @@ class DatasetFacts:
 
 
 def read_datasets(connection: sa.Connection) -> list[DatasetFacts]:
-    """All datasets by name, without dropped ones. `connection` must be one of `read_at_once`."""
+    """All datasets by name, without dropped ones. `connection` must be one of `read_consistent`."""
     live = datasets.list_datasets(connection)
     numbers = _numbers(connection)
     opened: dict[DatasetId, list[OpenBlock]] = {}

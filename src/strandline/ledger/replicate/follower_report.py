@@ -36,7 +36,7 @@ class ShardLag:
 
 
 def read_lags(connection: sa.Connection) -> list[ShardLag]:
-    """The lag of all followers, by follower, dataset and shard. `connection` must be one of `read_at_once`."""
+    """The lag of all followers, by follower, dataset and shard. `connection` must be one of `read_consistent`."""
     registered = followers.list_followers(connection)
     if not registered:
         return []

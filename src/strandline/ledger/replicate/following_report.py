@@ -30,7 +30,7 @@ class FollowedShard:
 
 
 def read_followed(connection: sa.Connection) -> list[FollowedShard]:
-    """All followed shards, by dataset and shard. `connection` must be one of `read_at_once`."""
+    """All followed shards, by dataset and shard. `connection` must be one of `read_consistent`."""
     followed = following.list_followed(connection)
     if not followed:
         return []

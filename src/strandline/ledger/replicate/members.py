@@ -42,7 +42,7 @@ def candidates(connection: sa.Connection) -> dict[Member, RegisteredFollower]:
 def choose(connection: sa.Connection, before: Collection[Member], *, sinks_wait: bool) -> frozenset[Member]:
     """The members from now on: candidates that have reported in this term, and have everything that sinks were
     promised. If sinks do not wait for followers, candidates may lack some of that. A member stays one while a dataset
-    is new to it. `connection` must be one of `read_at_once`."""
+    is new to it. `connection` must be one of `read_consistent`."""
     by_member = candidates(connection)
     lacking: set[FollowerId] = set()
     silent = {f.id for f in by_member.values() if f.reported_at is None}

@@ -89,7 +89,7 @@ def read_state(
 ) -> LeaderState:
     """`after`: the follower's bounds; a dataset that is not named has none yet. `only`: the names of datasets that it
     may see; None: all. `last`: datasets that get a place only if the others leave one. `connection` must be one of
-    `read_at_once`. If there is no news, it runs one query. Raises NotLeader at a site that follows, and at a leader
+    `read_consistent`. If there is no news, it runs one query. Raises NotLeader at a site that follows, and at a leader
     that another site has superseded."""
     rows = connection.execute(_STATE).all()
     if not rows:

@@ -101,7 +101,7 @@ class PromotionState:
 
 
 def read(connection: sa.Connection) -> PromotionState:
-    """The state of this follower. `connection` must be one of `read_at_once`."""
+    """The state of this follower. `connection` must be one of `read_consistent`."""
     followed = following.list_followed(connection)
     named = {f.dataset.id: f.dataset for f in followed}
     all_open = blocks.open_blocks(connection)

@@ -227,7 +227,7 @@ class Promotion:
                     raise RefusedError(f"this site cannot be promoted: {message}", hint=hint)
 
     def _read_state(self) -> PromotionState:
-        with self._ledger.read_at_once() as connection:
+        with self._ledger.read_consistent() as connection:
             return promotions.read(connection)
 
     def _ends_for_force(self, state: PromotionState) -> bool:
