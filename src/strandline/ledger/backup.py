@@ -34,8 +34,8 @@ def copy_ledger(path: Path, target: Path, *, busy_seconds: float, replace: bool,
             with closing(sqlite3.connect(sqlite_uri(part, "rw"), uri=True)) as copy:
                 source.backup(copy)
         with closing(sqlite3.connect(sqlite_uri(part, "ro"), uri=True)) as copy:
-            found = _checked_revision(copy, expected, path)
-            if revision is not None and found != revision:
+            copied = _checked_revision(copy, expected, path)
+            if revision is not None and copied != revision:
                 return False
         shutil.copymode(path, part)
         try:
@@ -76,9 +76,9 @@ def _checked_revision(copy: sqlite3.Connection, expected: _Content, path: Path) 
     """Returns the version that the copy states; `LedgerUnreadable` if the copy is damaged or differs from the
     ledger."""
     hint = "The copy was deleted. Check the disk, and the ledger itself with `strandline doctor`."
-    found = copy.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != ("ok",):
-        problem = found[0] if found else "the check returned nothing"
+    result = copy.execute("PRAGMA integrity_check(1)").fetchone()
+    if result != ("ok",):
+        problem = result[0] if result else "the check returned nothing"
         raise LedgerUnreadable(f"the copy of {path} is damaged: {problem}", hint=hint)
     if _content(copy) != expected:
         raise LedgerUnreadable(f"the copy of {path} differs from the ledger", hint=hint)

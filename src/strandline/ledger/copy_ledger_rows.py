@@ -132,8 +132,8 @@ def _begin(target: Ledger, connection: sa.Connection, ours: LedgerMove, lake: st
         return
     closed_ledger.lock_all(connection)  # nobody can open this ledger for changes from here on
     move = closed_ledger.read_move(connection)
-    found = closed_ledger.read_lake(connection)
-    if move is None or (move.state, move.place) != (ours.state, ours.place) or found not in (None, lake):
+    stored_lake = closed_ledger.read_lake(connection)
+    if move is None or (move.state, move.place) != (ours.state, ours.place) or stored_lake not in (None, lake):
         raise RefusedError(
             f"there is a ledger already at {target.place}",
             hint="Name an empty database, or a file that does not exist.",
@@ -159,9 +159,9 @@ def _columns(connection: sa.Connection) -> dict[str, set[str]]:
 def _reflected(connection: sa.Connection) -> list[sa.Table]:
     """The tables as the database has them, each after those that it refers to. Their types are those of the database:
     the ledger's own types would mask secrets in text a second time."""
-    found = sa.MetaData()
-    found.reflect(connection, only=sorted(metadata.tables))
-    return list(found.sorted_tables)
+    reflected = sa.MetaData()
+    reflected.reflect(connection, only=sorted(metadata.tables))
+    return list(reflected.sorted_tables)
 
 
 def _copy_table(old: sa.Connection, new: sa.Connection, table: sa.Table, respelled: Respelled) -> TableDigest:

@@ -196,10 +196,10 @@ class Ledger:
 
     def revision(self) -> str:
         with self.read() as connection:
-            found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-        if not isinstance(found, str):
+            revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        if not isinstance(revision, str):
             raise LedgerUnreadable("the ledger has no version", hint=REBUILD_HINT)
-        return found
+        return revision
 
     def create(self, lake: str) -> None:
         """Creates an empty ledger for a lake; `LedgerUnreadable` if there is one."""
@@ -219,17 +219,17 @@ class Ledger:
         Raises `LedgerTooNew` for a version that this program does not know, `LedgerMissing` if there is no ledger."""
         if not self.exists():
             raise LedgerMissing(f"there is no ledger at {self.place}", hint=REBUILD_HINT)
-        found = self.revision()
-        if found == REVISIONS[-1]:
+        revision = self.revision()
+        if revision == REVISIONS[-1]:
             return None
-        if found not in REVISIONS:
+        if revision not in REVISIONS:
             raise LedgerTooNew(
-                f"the ledger has version {found}, this program knows up to {REVISIONS[-1]}",
+                f"the ledger has version {revision}, this program knows up to {REVISIONS[-1]}",
                 hint="Use the newer version of Strandline that made it.",
             )
-        copy = None if self.path is None else self._copy_before_migration(self.path, found)
+        copy = None if self.path is None else self._copy_before_migration(self.path, revision)
         self._upgrade()
-        return Migrated(found, REVISIONS[-1], copy)
+        return Migrated(revision, REVISIONS[-1], copy)
 
     def _copy_before_migration(self, path: Path, found: str) -> Path | None:
         """Copies the ledger while its version is `found`; None if another process has migrated it since."""
@@ -285,10 +285,10 @@ def _reuse_while_unchanged(engine: sa.Engine, file: Path) -> None:
 
     def file_state() -> tuple[int, ...] | None:
         try:
-            found = file.stat()
+            status = file.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
     @event.listens_for(engine, "connect")
     def _connected(_connection: Any, record: Any) -> None:

@@ -35,10 +35,10 @@ def find_live_writers(
     """Unfinished work, by leases, heartbeats and open blocks. `lease_seconds`: a maintenance run without a heartbeat
     for this long is dead. `files_move`: then the reconciler may have no unfinished run and no file in its
     quarantine."""
-    found = [*_blocks(connection, now), *_leases(connection, now), *_jobs(connection, now, lease_seconds)]
+    writers = [*_blocks(connection, now), *_leases(connection, now), *_jobs(connection, now, lease_seconds)]
     if connection.scalar(sa.select(site.c.promoting_term)) is not None:
-        found.append(LiveWriter("a promotion of this site is under way", "finish it with `strandline promote`"))
-    return found + (_files(connection) if files_move else [])
+        writers.append(LiveWriter("a promotion of this site is under way", "finish it with `strandline promote`"))
+    return writers + (_files(connection) if files_move else [])
 
 
 def _blocks(connection: sa.Connection, now: datetime) -> Iterator[LiveWriter]:

@@ -82,8 +82,8 @@ def keep_under_way(ledger: Ledger, move: LedgerMove) -> Iterator[Callable[[], No
 
 def check_leaving(connection: sa.Connection, move: LedgerMove) -> None:
     """Raises RefusedError unless this migration is under way."""
-    found = closed_ledger.read_move(connection)
-    if found is None or found.id != move.id or found.state is not MoveState.LEAVING:
+    current = closed_ledger.read_move(connection)
+    if current is None or current.id != move.id or current.state is not MoveState.LEAVING:
         raise RefusedError(
             "this migration was called off meanwhile",
             hint="Run `strandline migrate --to FILE` to begin again.",
@@ -108,11 +108,11 @@ def call_off(ledger: Ledger, put_back: Callable[[LedgerMove | None], list[str]])
 def reopen(ledger: Ledger, move_id: str, expected: MoveState) -> None:
     """Opens the ledger for changes. Does nothing if it is open."""
     with ledger.write() as connection:
-        found = closed_ledger.read_move(connection)
-        if found is None:
+        current = closed_ledger.read_move(connection)
+        if current is None:
             return
-        if found.id != move_id or found.state is not expected:
-            raise found.refusal()
+        if current.id != move_id or current.state is not expected:
+            raise current.refusal()
         closed_ledger.reopen(connection)
 
 
@@ -134,20 +134,20 @@ def refuse_for(obstacles: list[LiveWriter]) -> None:
 
 def _obstacles(connection: sa.Connection, witness: Witness, leaving: Leaving, config: LakeConfig) -> list[LiveWriter]:
     now = utc_now()
-    found = find_live_writers(connection, now, lease_seconds=leaving.lease_seconds, files_move=leaving.files)
+    obstacles = find_live_writers(connection, now, lease_seconds=leaving.lease_seconds, files_move=leaving.files)
     recorded, counter = witness.read(), sequence.read(connection)
     recorded.check_lake(counter.lake)
     this_site = sites.get(connection)
     recorded.check_follows(this_site.follows)
     recorded.check_leads(this_site.follows, this_site.claimed_term)
     if recorded.highest != counter.last:
-        found.append(
+        obstacles.append(
             LiveWriter(
                 f"the witness is at {recorded.highest} and the ledger at {counter.last}",
                 "bring the ledger up to the witness: `strandline ledger resync`",
             )
         )
-    return found + list(_sinks_into(connection, leaving, config))
+    return obstacles + list(_sinks_into(connection, leaving, config))
 
 
 def _sinks_into(connection: sa.Connection, leaving: Leaving, config: LakeConfig) -> Iterator[LiveWriter]:

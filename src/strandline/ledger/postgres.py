@@ -76,12 +76,12 @@ def parse_url(url: str, setting: str = "ledger.url") -> sa.URL:
     """Parses the address. Errors never repeat it: it contains a password, possibly in an unexpected place."""
     hint = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password write %40 for @, %3A for :, %2F for /."
     try:
-        found = sa.make_url(url)
+        parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
         raise ConfigError(f"{setting} is not an address of PostgreSQL", hint=hint) from None
-    if "@" in (found.host or ""):
+    if "@" in (parsed.host or ""):
         raise ConfigError(f"{setting} has more than one @", hint=hint)
-    return found
+    return parsed
 
 
 def printable(url: sa.URL) -> str:

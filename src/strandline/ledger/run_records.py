@@ -60,10 +60,10 @@ class RunTable(Generic[R]):
         return connection.execute(self.table.update().where(*own).values(stop_asked_at=utc_now())).rowcount == 1
 
     def get(self, connection: sa.Connection, run: int) -> R:
-        found = self.latest(connection, self.table.c.id == run, runs_max=1)
-        if not found:
+        runs = self.latest(connection, self.table.c.id == run, runs_max=1)
+        if not runs:
             raise NoSuchRun(f"there is no run {run}", hint=f"`{self.command}` lists the stored ones.")
-        return found[0]
+        return runs[0]
 
     def latest(self, connection: sa.Connection, *where: sa.ColumnElement[bool], runs_max: int) -> list[R]:
         """Newest first."""

@@ -193,9 +193,9 @@ class BegunBy:
     token: str
     since: datetime  # when the token was made
 
-    def has_begun(self, found: Task) -> bool:
-        is_own = found.actor.name == self.token and found.actor.trigger in _OF_TOKENS
-        return is_own and found.started_at >= self.since
+    def has_begun(self, candidate: Task) -> bool:
+        is_own = candidate.actor.name == self.token and candidate.actor.trigger in _OF_TOKENS
+        return is_own and candidate.started_at >= self.since
 
 
 _OF_TOKENS = (Trigger.API, Trigger.PAGE)

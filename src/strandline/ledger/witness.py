@@ -259,12 +259,12 @@ class S3Witness:
 
     def _get(self) -> tuple[bytes, str]:
         try:
-            found = self._client.get(self._bucket, self._key)
+            stored = self._client.get(self._bucket, self._key)
         except RequestFailed as e:
             raise WitnessUnreadable(f"the witness cannot be read: {e.message}", hint=WITNESS_HINT) from e
-        if found is None:
+        if stored is None:
             raise WitnessUnreadable(f"there is no witness at s3://{self._bucket}/{self._key}", hint=WITNESS_HINT)
-        return found[0], str(found[1]["ETag"])
+        return stored[0], str(stored[1]["ETag"])
 
     def create(self, record: WitnessRecord) -> None:
         mine = self._body(record)
@@ -282,14 +282,14 @@ class S3Witness:
         if there is no object. Raises RefusedError for any other witness, even one of this lake: numbers may have been
         taken by it. Raises StorageError if the witness cannot be read."""
         try:
-            found = self._client.get(self._bucket, self._key)
+            stored = self._client.get(self._bucket, self._key)
         except RequestFailed as e:
             raise StorageError(f"the witness of the new warehouse cannot be read: {e.message}") from e
-        if found is None:
+        if stored is None:
             return None
-        value = _json_object(found[0])
+        value = _json_object(stored[0])
         if "arriving" in value and value.get("lake") == lake:
-            return str(found[1]["ETag"])
+            return str(stored[1]["ETag"])
         raise RefusedError(
             f"the new warehouse is in use: s3://{self._bucket}/{self._key} is the witness of lake {value.get('lake')} "
             f"at {value.get('highest')}",
@@ -305,8 +305,8 @@ class S3Witness:
     def settle(self, record: WitnessRecord) -> None:
         """Makes this record the witness of a lake that has arrived, whichever attempt wrote the last one. Can be
         repeated. Raises like `check_free`."""
-        found = self._client.get(self._bucket, self._key)
-        if found is None or "arriving" in _json_object(found[0]) or _parse_record(found[0]) != record:
+        stored = self._client.get(self._bucket, self._key)
+        if stored is None or "arriving" in _json_object(stored[0]) or _parse_record(stored[0]) != record:
             self._put_if(self._body(record), self.check_free(record.lake))
 
     def _put_if(self, mine: bytes, tag: str | None) -> None:
@@ -316,7 +316,7 @@ class S3Witness:
             self._put(mine, **condition)
         except RequestFailed as e:
             # Our put may have landed, and its response was lost.
-            if (found := self._client.get(self._bucket, self._key)) is None or found[0] != mine:
+            if (stored := self._client.get(self._bucket, self._key)) is None or stored[0] != mine:
                 raise StorageError(f"the witness cannot be written: {e.message}") from e
 
     def replace(self, record: WitnessRecord) -> None:
@@ -327,10 +327,10 @@ class S3Witness:
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         body, tag = self._get()
-        found = _parse_record(body)
-        if found.highest != expected:
-            raise resync_needed(found.highest, expected)
-        mine = self._body(replace(found, highest=highest))
+        record = _parse_record(body)
+        if record.highest != expected:
+            raise resync_needed(record.highest, expected)
+        mine = self._body(replace(record, highest=highest))
         try:
             self._put(mine, IfMatch=tag)
         except RequestFailed as e:

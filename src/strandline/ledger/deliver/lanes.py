@@ -205,28 +205,28 @@ def rebuild(
     the sink holds. `builds_on`, for a new lane: up to where the generation before it has delivered."""
     # A deliverer takes the same lock, so nobody plans between the read and the update.
     lock_row(connection, sink, of.id)
-    known = _find(connection, of, partition)
-    if known is None:
+    stored = _find(connection, of, partition)
+    if stored is None:
         fixed = {"sink_id": of.id, "generation": of.generation, "partition": partition, "builds_on": builds_on}
         new = {**fixed, "exported": 0, "withheld": 0, "version": 1, "updated_at": utc_now()}
         inserted = connection.execute(lane.insert().values(**new, **_position(mark, token, last)).returning(lane))
         return _lane(inserted.one())
     pinned = connection.execute(
-        sa.select(intent.c.after).where(intent.c.lane_id == known.id, intent.c.closed_at.is_(None))
+        sa.select(intent.c.after).where(intent.c.lane_id == stored.id, intent.c.closed_at.is_(None))
     ).one_or_none()
     target = mark if pinned is None else seq_or_none(pinned.after)
-    if known.mark is not None and (target is None or target < known.mark):
+    if stored.mark is not None and (target is None or target < stored.mark):
         raise WatermarkUnreadable(
-            f"the ledger's watermark of sink {of.name}, partition {partition!r}, is {known.mark}, above the "
+            f"the ledger's watermark of sink {of.name}, partition {partition!r}, is {stored.mark}, above the "
             f"{target} from which it would continue, and watermarks never go back",
             hint=f"`strandline sink reset {of.name}` starts a new generation with watermarks of its own.",
         )
     if last is None or target is None or last.hi > target:
-        last = known.last
+        last = stored.last
     changed = connection.execute(
         lane.update()
-        .where(lane.c.id == known.id, lane.c.version == known.version)
-        .values(version=known.version + 1, updated_at=utc_now(), **_position(target, token, last))
+        .where(lane.c.id == stored.id, lane.c.version == stored.version)
+        .values(version=stored.version + 1, updated_at=utc_now(), **_position(target, token, last))
         .returning(lane)
     )
     return _lane(changed.one())

@@ -166,8 +166,8 @@ def of_dataset(
 
 
 def get(connection: sa.Connection, id: QuarantinedId) -> Quarantined | None:
-    found = _read(connection, _WITH_PARTITION.where(quarantined.c.id == id))
-    return found[0] if found else None
+    rows = _read(connection, _WITH_PARTITION.where(quarantined.c.id == id))
+    return rows[0] if rows else None
 
 
 def start_replay(ledger: Ledger, id: QuarantinedId) -> int | None:
@@ -178,18 +178,18 @@ def start_replay(ledger: Ledger, id: QuarantinedId) -> int | None:
         # The lock gives two concurrent replays two numbers.
         of = sa.select(quarantined.c.sink_id).where(quarantined.c.id == id).scalar_subquery()
         lock_row(connection, sink_table, of)
-        found = get(connection, id)
-        if found is None or found.state not in NOT_DELIVERED:
+        row = get(connection, id)
+        if row is None or row.state not in NOT_DELIVERED:
             return None
-        number = found.replay_number
+        number = row.replay_number
         if number is None:
             highest = connection.execute(
                 sa.select(sa.func.max(quarantined.c.replay_number)).where(
-                    quarantined.c.sink_id == found.sink, quarantined.c.generation == found.generation
+                    quarantined.c.sink_id == row.sink, quarantined.c.generation == row.generation
                 )
             ).scalar()
             number = (highest or 0) + 1
-        if found.state is QuarantineState.HELD:
+        if row.state is QuarantineState.HELD:
             _move(connection, id, QuarantineState.HELD, QuarantineState.REPLAYING, replay_number=number)
         return number
 

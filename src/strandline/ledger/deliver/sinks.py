@@ -101,11 +101,11 @@ def find(connection: sa.Connection, name: str) -> SinkRecord | None:
 
 
 def get(connection: sa.Connection, name: str) -> SinkRecord:
-    found = find(connection, name)
-    if found is None:
+    record = find(connection, name)
+    if record is None:
         names = ", ".join(s.name for s in list_sinks(connection)) or "none yet"
         raise NoSuchSink(f"there is no sink {name}", hint=f"Sinks here: {names}.")
-    return found
+    return record
 
 
 _LISTED = RowMemo(_sink)

@@ -123,9 +123,9 @@ def _reserve(
             _step_over(connection, witness, wanted, place)
         while (placed := reserve_sql.place(connection, new)) is None:
             check_resynced(connection, wanted.dataset)
-            known = of_batch(connection, wanted.dataset, wanted.batch_id)
-            if known is not None:
-                return _same_batch(known, wanted), False
+            existing = of_batch(connection, wanted.dataset, wanted.batch_id)
+            if existing is not None:
+                return _same_batch(existing, wanted), False
             sequence.read(connection)  # there is a counter, so the block was abandoned just now: try again
         last, inserted, shard = placed
         if wanted.received and inserted is not None:
@@ -135,12 +135,12 @@ def _reserve(
         if inserted is not None and wanted.input_files:
             files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
             connection.execute(input_file.insert(), files)
-        known = None if inserted is not None else of_batch(connection, wanted.dataset, wanted.batch_id)
+        existing = None if inserted is not None else of_batch(connection, wanted.dataset, wanted.batch_id)
     failpoints.hit("reserve.after_commit")
     if inserted is None:
-        if known is None:
+        if existing is None:
             raise LedgerUnreadable(f"the block of batch {wanted.batch_id!r} exists and cannot be read")
-        return _same_batch(known, wanted), False
+        return _same_batch(existing, wanted), False
     head = BlockHead(
         BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now,
         None if shard is None else ShardId(shard),
@@ -159,17 +159,17 @@ def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, pl
     datasets.set_numbers_checked(connection, wanted.dataset, place.checked)
 
 
-def _same_batch(known: Block, wanted: NewBlock) -> Block:
-    check_same_batch(known, wanted.digest)
-    return known
+def _same_batch(existing: Block, wanted: NewBlock) -> Block:
+    check_same_batch(existing, wanted.digest)
+    return existing
 
 
-def check_same_batch(known: Block, digest: str | None) -> None:
+def check_same_batch(existing: Block, digest: str | None) -> None:
     """Raises `BatchConflict` if both digests are known, and differ."""
     # The batch may not be written yet, or may have no digest. Then its id alone decides.
-    if None not in (known.head.digest, digest) and known.head.digest != digest:
+    if None not in (existing.head.digest, digest) and existing.head.digest != digest:
         raise BatchConflict(
-            f"batch {known.head.batch_id!r} came in before with other rows (block {known.head.rows})",
+            f"batch {existing.head.batch_id!r} came in before with other rows (block {existing.head.rows})",
             hint="Give the new rows a batch id of their own.",
         )
 
@@ -198,15 +198,15 @@ def find_block(ledger: Ledger, head: BlockHead) -> Block | None:
     """The block's current state; None if the ledger does not know it, because it was restored from an older copy."""
     with ledger.read() as connection:
         # A resync may have stored the batch again in another row.
-        for found in (get(connection, head.id), of_number(connection, head.dataset, head.rows.lo)):
-            if found is not None and is_same(found.head, head):
-                return found
+        for stored in (get(connection, head.id), of_number(connection, head.dataset, head.rows.lo)):
+            if stored is not None and is_same(stored.head, head):
+                return stored
     return None
 
 
-def is_same(found: BlockHead, head: BlockHead) -> bool:
+def is_same(stored: BlockHead, head: BlockHead) -> bool:
     """Whether both are one block: after a restore, another block may have its id, and even its sequence numbers."""
-    return (found.rows, found.batch_id, found.kind) == (head.rows, head.batch_id, head.kind)
+    return (stored.rows, stored.batch_id, stored.kind) == (head.rows, head.batch_id, head.kind)
 
 
 def change_block(
@@ -355,8 +355,8 @@ def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
 
 def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     """The highest sequence number up to which every block of the dataset is settled."""
-    found = connection.execute(_SEALED, {"dataset": dataset}).scalar()
-    return None if found is None else Seq(int(found))
+    last = connection.execute(_SEALED, {"dataset": dataset}).scalar()
+    return None if last is None else Seq(int(last))
 
 
 def sealed_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
@@ -392,8 +392,8 @@ _SEALED = sealed_of(sa.bindparam("dataset", type_=sa.BigInteger))
 
 
 def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
-    found = connection.execute(sa.select(sa.func.max(block.c.hi)).where(block.c.dataset_id == dataset)).scalar()
-    return None if found is None else Seq(int(found))
+    last = connection.execute(sa.select(sa.func.max(block.c.hi)).where(block.c.dataset_id == dataset)).scalar()
+    return None if last is None else Seq(int(last))
 
 
 def input_files(connection: sa.Connection, id: BlockId) -> Sequence[str]:

@@ -107,11 +107,11 @@ def find(connection: sa.Connection, name: str) -> Dataset | None:
 
 
 def get(connection: sa.Connection, name: str) -> Dataset:
-    found = find(connection, name)
-    if found is None:
+    stored = find(connection, name)
+    if stored is None:
         names = ", ".join(d.name for d in list_datasets(connection)) or "none yet"
         raise NoSuchDataset(f"there is no dataset {name}", hint=f"Datasets here: {names}.")
-    return found
+    return stored
 
 
 def list_datasets(connection: sa.Connection) -> list[Dataset]:
@@ -137,11 +137,11 @@ def list_dropped(connection: sa.Connection) -> list[Dataset]:
     return [_dataset(r) for r in rows]
 
 
-def mark_adopted(connection: sa.Connection, known: Dataset, history: History) -> Dataset:
+def mark_adopted(connection: sa.Connection, of: Dataset, history: History) -> Dataset:
     """Marks the dataset as adopted: its table no longer requires a sequence number, and its rows without one are
     counted."""
-    connection.execute(dataset.update().where(dataset.c.id == known.id).values(adopted=True, history=history.value))
-    return get(connection, known.name)
+    connection.execute(dataset.update().where(dataset.c.id == of.id).values(adopted=True, history=history.value))
+    return get(connection, of.name)
 
 
 def mark_dropped(connection: sa.Connection, id: DatasetId) -> bool:
@@ -174,7 +174,7 @@ def _counts(row: Any) -> TableCounts:
 _COUNTED = RowMemo(lambda row: (DatasetId(row.dataset_id), _counts(row)))
 
 
-def set_counts(connection: sa.Connection, found: Mapping[DatasetId, TableCounts]) -> None:
+def set_counts(connection: sa.Connection, new_counts: Mapping[DatasetId, TableCounts]) -> None:
     new = insert_into(connection, table_count)
     stored = {c.name: new.excluded[c.name] for c in table_count.c if c.name != "dataset_id"}
     connection.execute(
@@ -190,7 +190,7 @@ def set_counts(connection: sa.Connection, found: Mapping[DatasetId, TableCounts]
                 "twice_first": counts.twice_first,
                 "foreign_from": counts.foreign_from,
             }
-            for id, counts in found.items()
+            for id, counts in new_counts.items()
         ],
     )
 

@@ -31,8 +31,8 @@ from strandline.ledger.witness import Witness
 
 def get(connection: sa.Connection, id: DatasetId) -> Seq | None:
     """None if retention never deleted anything."""
-    found = connection.execute(sa.select(floor.c.floor).where(floor.c.dataset_id == id)).scalar()
-    return None if not found else Seq(found)
+    stored = connection.execute(sa.select(floor.c.floor).where(floor.c.dataset_id == id)).scalar()
+    return None if not stored else Seq(stored)
 
 
 def by_dataset(connection: sa.Connection) -> dict[DatasetId, Seq]:
@@ -93,17 +93,17 @@ def list_sink_progress(connection: sa.Connection, id: DatasetId) -> list[SinkPro
 def rows_published(connection: sa.Connection, id: DatasetId, rows: SeqRange) -> int | None:
     """How many rows were published in this range; None if a block has no count or is only partly in the range."""
     inside = (block.c.dataset_id == id, block.c.state == "published", block.c.hi >= rows.lo, block.c.lo <= rows.hi)
-    found = connection.execute(
+    counts = connection.execute(
         sa.select(
             sa.func.count().label("blocks"), sa.func.count(block.c.row_count).label("counted"),
             sa.func.min(block.c.lo).label("lo"), sa.func.max(block.c.hi).label("hi"),
             sa.cast(sa.func.coalesce(sa.func.sum(block.c.row_count), 0), sa.BigInteger).label("rows"),
         ).where(*inside)
     ).one()  # fmt: skip
-    if found.blocks == 0:
+    if counts.blocks == 0:
         return 0
-    whole = found.counted == found.blocks and found.lo >= rows.lo and found.hi <= rows.hi
-    return int(found.rows) if whole else None
+    whole = counts.counted == counts.blocks and counts.lo >= rows.lo and counts.hi <= rows.hi
+    return int(counts.rows) if whole else None
 
 
 def published_before(connection: sa.Connection, id: DatasetId, moment: datetime, sealed: Seq | None) -> Seq | None:

@@ -257,8 +257,8 @@ _LAST = RowMemo(lambda row: (DatasetId(row.dataset_id), _run(row)))
 
 
 def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: MaintenanceKind) -> MaintenanceRun | None:
-    found = _RUNS.latest(connection, *_of(dataset, kind), maintenance_run.c.by_schedule.is_(True), runs_max=1)
-    return found[0] if found else None
+    newest = _RUNS.latest(connection, *_of(dataset, kind), maintenance_run.c.by_schedule.is_(True), runs_max=1)
+    return newest[0] if newest else None
 
 
 def oldest_running_since(connection: sa.Connection, *, died_since: datetime | None = None) -> datetime | None:

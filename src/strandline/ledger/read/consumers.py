@@ -83,10 +83,10 @@ def find(connection: sa.Connection, of: DatasetId, name: str) -> Consumer | None
 
 
 def get(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
-    if (found := find(connection, of.id, name)) is None:
+    if (stored := find(connection, of.id, name)) is None:
         names = ", ".join(c.name for c in of_dataset(connection, of.id)) or "none yet"
         raise NoSuchConsumer(f"{of.name} has no consumer {name}", hint=f"Its consumers: {names}.")
-    return found
+    return stored
 
 
 def of_dataset(connection: sa.Connection, of: DatasetId) -> list[Consumer]:
@@ -133,30 +133,30 @@ def begin(
     return _consumer(added)
 
 
-def advance(connection: sa.Connection, found: Consumer, to: Seq) -> Consumer:
+def advance(connection: sa.Connection, of: Consumer, to: Seq) -> Consumer:
     """Moves the watermark, forward only. Raises NoSuchConsumer if the consumer was removed, and RefusedError if another
     query has begun to read under its name."""
-    own = (consumer.c.id == found.id, consumer.c.removed_at.is_(None), consumer.c.fence == found.fence)
+    own = (consumer.c.id == of.id, consumer.c.removed_at.is_(None), consumer.c.fence == of.fence)
     moved = sa.case((consumer.c.watermark < to, to), else_=consumer.c.watermark)
     if connection.execute(consumer.update().where(*own).values(watermark=moved, reported_at=utc_now())).rowcount == 1:
-        return replace(found, watermark=Seq(max(found.watermark or 0, to)))
-    if connection.execute(_LIVE.where(consumer.c.id == found.id)).one_or_none() is None:
+        return replace(of, watermark=Seq(max(of.watermark or 0, to)))
+    if connection.execute(_LIVE.where(consumer.c.id == of.id)).one_or_none() is None:
         raise NoSuchConsumer(
-            f"consumer {found.name} was removed while this query read under its name",
+            f"consumer {of.name} was removed while this query read under its name",
             hint="Start the query again to add the consumer again, or give it another name.",
         )
     raise RefusedError(
-        f"another query has begun to read as consumer {found.name}, so this one stops",
+        f"another query has begun to read as consumer {of.name}, so this one stops",
         hint="Each query, and each source within a query, needs a name of its own.",
     )
 
 
 def remove(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
     """Removes the consumer: from now on retention keeps nothing for it."""
-    found = get(connection, of, name)
-    connection.execute(consumer.update().where(consumer.c.id == found.id).values(removed_at=utc_now()))
-    audit.record(connection, Event.CONSUMER_REMOVED, consumer=name, dataset=of.name, watermark=found.watermark)
-    return found
+    removed = get(connection, of, name)
+    connection.execute(consumer.update().where(consumer.c.id == removed.id).values(removed_at=utc_now()))
+    audit.record(connection, Event.CONSUMER_REMOVED, consumer=name, dataset=of.name, watermark=removed.watermark)
+    return removed
 
 
 # --- what retention does ---------------------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ def _store_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequenc
     read it."""
     stored = find_sources(connection, [(dataset, c.lake, c.dataset) for c in claims])
     for claim in claims:
-        known = stored.get((dataset, claim.lake, claim.dataset))
+        existing = stored.get((dataset, claim.lake, claim.dataset))
         owner = None if claim.owner is None else tokens.recall(connection, claim.owner)
         values = {
             "instance": claim.instance,
@@ -273,13 +273,13 @@ def _store_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequenc
             "term": claim.term,
             "owner_id": owner,
         }
-        if known is not None:
-            is_older = claim.generation < known.generation or claim.term < known.term
-            if all(known._mapping[name] == value for name, value in values.items()):
+        if existing is not None:
+            is_older = claim.generation < existing.generation or claim.term < existing.term
+            if all(existing._mapping[name] == value for name, value in values.items()):
                 continue
-            if is_older and (known.instance, known.table_uuid) == (claim.instance, claim.table_uuid):
+            if is_older and (existing.instance, existing.table_uuid) == (claim.instance, claim.table_uuid):
                 continue
-            connection.execute(source.delete().where(source.c.id == known.id))
+            connection.execute(source.delete().where(source.c.id == existing.id))
         at = {"dataset_id": dataset, "lake": claim.lake, "source_dataset": claim.dataset, "created_at": utc_now()}
         connection.execute(source.insert().values(**at, **values))
 

@@ -102,10 +102,10 @@ class _StoredBodies:
 def files_of(connection: sa.Connection, dataset: DatasetId, note: Note) -> dict[str, bool]:
     """The spool files of the ledger's bodies with that key or that overlap that range, without those recorded as
     removed; and whether each is the file of this very body."""
-    found = _find(connection, dataset, note, bodies_max=None)
+    stored = _find(connection, dataset, note, bodies_max=None)
     return {
-        row.spool: row.digest == note.digest and all(row._mapping[k] == v for k, v in found.identity.items())
-        for row in found.touched
+        row.spool: row.digest == note.digest and all(row._mapping[k] == v for k, v in stored.identity.items())
+        for row in stored.touched
         if row.spool is not None and row.spool_removed_at is None
     }
 
@@ -145,8 +145,8 @@ def describe(identity: BodyIdentity) -> str:
 
 
 def has_batch(connection: sa.Connection, batch_id: str) -> bool:
-    found = connection.execute(sa.select(receive_batch.c.id).where(receive_batch.c.batch_id == batch_id)).first()
-    return found is not None
+    row = connection.execute(sa.select(receive_batch.c.id).where(receive_batch.c.batch_id == batch_id)).first()
+    return row is not None
 
 
 def has_ended(connection: sa.Connection, batch_id: str) -> bool:

@@ -159,8 +159,8 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
         if row is None:
             continue
         match blocks.of_batch(connection, dataset, name):
-            case Reserved() as known:
-                blocks.abandon_in(connection, known, f"its bodies are in main, in {batch_id}")
+            case Reserved() as reserved:
+                blocks.abandon_in(connection, reserved, f"its bodies are in main, in {batch_id}")
             case None:
                 pass
             case _:
@@ -330,9 +330,10 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
             return None
         size = sa.select(sa.func.sum(received.c.spool_bytes)).where(received.c.batch == batch.id)
         cleared = Cleared(len(batch.bodies), batch.rows, int(connection.execute(size).scalar_one()))
-        known = blocks.of_batch(connection, id, batch.batch_id)
-        if isinstance(known, Published) and len(known.head.rows) == batch.rows:
-            values = batches.published_as(known.head.rows)  # the rows were ingested before the dataset was dropped
+        stored_block = blocks.of_batch(connection, id, batch.batch_id)
+        if isinstance(stored_block, Published) and len(stored_block.head.rows) == batch.rows:
+            # The rows were ingested before the dataset was dropped.
+            values = batches.published_as(stored_block.head.rows)
             cleared = Cleared(0, 0, 0)
         else:
             values = _ended("discarded")

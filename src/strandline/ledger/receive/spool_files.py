@@ -105,5 +105,9 @@ def rows_in_waiting(connection: sa.Connection, names: Iterable[str]) -> dict[str
         received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True
     )
     listed = list(names)
-    known = {r.spool: r for r in rows_with(connection, query, received.c.spool, listed)}
-    return {n: known[n].rows if n in known else None for n in listed if n not in known or known[n].published_at is None}
+    by_name = {r.spool: r for r in rows_with(connection, query, received.c.spool, listed)}
+    return {
+        n: by_name[n].rows if n in by_name else None
+        for n in listed
+        if n not in by_name or by_name[n].published_at is None
+    }

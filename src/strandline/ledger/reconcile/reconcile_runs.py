@@ -164,8 +164,8 @@ def is_called_off(connection: sa.Connection) -> bool:
 
 
 def find_running(connection: sa.Connection) -> ReconcileRun | None:
-    found = _RUNS.latest(connection, _RUNS.running, runs_max=1)
-    return found[0] if found else None
+    running = _RUNS.latest(connection, _RUNS.running, runs_max=1)
+    return running[0] if running else None
 
 
 def runs_in_other_folders(connection: sa.Connection, folder: str | None) -> set[ReconcileRunId]:

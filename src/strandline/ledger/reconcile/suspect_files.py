@@ -14,10 +14,10 @@ from strandline.ledger.engine import slices, utc_now
 from strandline.ledger.schema.reconcile import suspect_file
 
 
-def record(connection: sa.Connection, found: Sequence[Suspect]) -> int:
+def record(connection: sa.Connection, suspects: Sequence[Suspect]) -> int:
     """Records the suspect files that are new. Returns how many. A recorded one does not change, released or not."""
-    known = {suspect.path for suspect in list_suspects(connection)}
-    new = [suspect for suspect in found if suspect.path not in known]
+    recorded = {suspect.path for suspect in list_suspects(connection)}
+    new = [suspect for suspect in suspects if suspect.path not in recorded]
     now = utc_now()
     for part in slices(new, 5):
         values = [

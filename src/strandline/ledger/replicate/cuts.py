@@ -242,9 +242,9 @@ class PurgeGivenUp:
     ranges: tuple[SeqRange, ...]
 
 
-def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list[PurgeGivenUp]:
+def purges_given_up(connection: sa.Connection, datasets: Sequence[Dataset]) -> list[PurgeGivenUp]:
     """The purges that were given up and that no later purge covers; lowest first."""
-    named = {d.id: d for d in known}
+    named = {d.id: d for d in datasets}
     is_purge = block.c.item == ItemKind.PURGE.value
     query = sa.select(block.c.dataset_id, block.c.lo, block.c.ranges)
     # A literal, so that SQLite uses the partial index.

@@ -122,9 +122,9 @@ def add(connection: sa.Connection, new: NewFollower) -> RegisteredFollower:
 
 
 def _lock_followed(connection: sa.Connection, only: Collection[DatasetUuid] | None) -> None:
-    for known in sorted(dataset_records.list_datasets(connection), key=lambda d: d.id):
-        if only is None or known.uuid in only:
-            floors.lock(connection, known.id)
+    for d in sorted(dataset_records.list_datasets(connection), key=lambda d: d.id):
+        if only is None or d.uuid in only:
+            floors.lock(connection, d.id)
 
 
 def add_forgotten(connection: sa.Connection, name: str) -> bool:
@@ -221,7 +221,7 @@ class Acknowledgement:
     number: int | None = None  # of the site; None: it has none
 
 
-def acknowledge(connection: sa.Connection, found: RegisteredFollower, report: Acknowledgement) -> RegisteredFollower:
+def acknowledge(connection: sa.Connection, record: RegisteredFollower, report: Acknowledgement) -> RegisteredFollower:
     """Records the follower's progress, forward only, and returns the follower. A site that was created again starts
     from the beginning. Datasets and shards that it does not follow are ignored. Raises TermPassed if the report is of
     another term, and RefusedError for sequence numbers that were never taken, and for a site in whose place another one
@@ -229,66 +229,66 @@ def acknowledge(connection: sa.Connection, found: RegisteredFollower, report: Ac
     own, last = term(connection), sequence.read(connection).last
     if report.term != own:
         raise TermPassed(
-            f"follower {found.name} reported for term {report.term}, and this site is in term {own}",
+            f"follower {record.name} reported for term {report.term}, and this site is in term {own}",
             hint="The follower asks again, and then reports its progress in that term.",
         )
     if (highest := max([0, *map(int, report.seals.values()), *map(int, report.marks.values())])) > last:
         raise RefusedError(
-            f"follower {found.name} reports sequence number {highest}, and none above {last} was ever taken here",
+            f"follower {record.name} reports sequence number {highest}, and none above {last} was ever taken here",
             hint="If this ledger was restored, `strandline recover` resyncs it. Otherwise it follows another lake.",
         )
-    found = _as_instance(connection, found, report.instance)
+    record = _as_instance(connection, record, report.instance)
     now = utc_now()
-    known = [d for d in dataset_records.list_datasets(connection) if found.follows(d.uuid)]
-    for d in known:
+    followed = [d for d in dataset_records.list_datasets(connection) if record.follows(d.uuid)]
+    for d in followed:
         if (seal := report.seals.get(d.uuid)) is not None:
-            _raise(connection, follower_seal, {"follower_id": found.id, "dataset_id": d.id}, "seal", seal, own, now)
+            _raise(connection, follower_seal, {"follower_id": record.id, "dataset_id": d.id}, "seal", seal, own, now)
         for shard, mark in report.marks.items():
             if d.first_shard <= shard < d.first_shard + d.shards:
-                key = {"follower_id": found.id, "shard": shard}
+                key = {"follower_id": record.id, "shard": shard}
                 _raise(connection, follower_mark, key, "mark", mark, own, now, dataset_id=d.id)
-    if report.number is not None and report.number != found.site_number:
-        follower_numbers.set_own_number(connection, found.id, report.number)
-    connection.execute(follower.update().where(follower.c.id == found.id).values(told_at=now, term=own))
-    return found
+    if report.number is not None and report.number != record.site_number:
+        follower_numbers.set_own_number(connection, record.id, report.number)
+    connection.execute(follower.update().where(follower.c.id == record.id).values(told_at=now, term=own))
+    return record
 
 
-def _as_instance(connection: sa.Connection, found: RegisteredFollower, instance: str) -> RegisteredFollower:
-    if found.instance == instance:
-        return found
-    live = (follower.c.id == found.id, follower.c.removed_at.is_(None))
-    if found.instance is None:
+def _as_instance(connection: sa.Connection, record: RegisteredFollower, instance: str) -> RegisteredFollower:
+    if record.instance == instance:
+        return record
+    live = (follower.c.id == record.id, follower.c.removed_at.is_(None))
+    if record.instance is None:
         first = follower.update().where(*live, follower.c.instance.is_(None)).values(instance=instance)
         if connection.execute(first).rowcount == 1:
-            return replace(found, instance=instance)
-        raise _changed(found)
-    before = sa.select(follower.c.id).where(follower.c.token_id == found.token, follower.c.instance == instance)
+            return replace(record, instance=instance)
+        raise _changed(record)
+    before = sa.select(follower.c.id).where(follower.c.token_id == record.token, follower.c.instance == instance)
     if connection.execute(before).first() is not None:
         raise RefusedError(
-            f"another site follows as {found.name} by now: it was created with the same token",
+            f"another site follows as {record.name} by now: it was created with the same token",
             hint="`strandline follower add NAME` at the leader gives each site a token of its own.",
         )
-    return _begin_anew(connection, found, instance)
+    return _begin_anew(connection, record, instance)
 
 
-def _begin_anew(connection: sa.Connection, found: RegisteredFollower, instance: str) -> RegisteredFollower:
+def _begin_anew(connection: sa.Connection, record: RegisteredFollower, instance: str) -> RegisteredFollower:
     """Replaces the follower by one of the same name, token and number: its site was created again, and may have no
     rows. The new one has reported nothing, is no member, and retention keeps everything for it."""
-    _lock_followed(connection, found.datasets)
-    live = (follower.c.id == found.id, follower.c.removed_at.is_(None))
+    _lock_followed(connection, record.datasets)
+    live = (follower.c.id == record.id, follower.c.removed_at.is_(None))
     row = connection.execute(follower.update().where(*live).values(_removed()).returning(follower)).one_or_none()
     if row is None:
-        raise _changed(found)
+        raise _changed(record)
     same = ("token_id", "datasets", "on_lag", "drop_after_seconds", "site_number", "leaving")
-    new = _insert(connection, found.name, {column: row._mapping[column] for column in same} | {"instance": instance})
+    new = _insert(connection, record.name, {column: row._mapping[column] for column in same} | {"instance": instance})
     if new is None:
-        raise _changed(found)
-    audit.record(connection, Event.FOLLOWER_BEGAN_ANEW, follower=found.name, site_number=found.site_number)
+        raise _changed(record)
+    audit.record(connection, Event.FOLLOWER_BEGAN_ANEW, follower=record.name, site_number=record.site_number)
     return _follower(connection, new)
 
 
-def _changed(found: RegisteredFollower) -> RefusedError:
-    return RefusedError(f"follower {found.name} was changed at the leader just now", hint="The follower tries again.")
+def _changed(record: RegisteredFollower) -> RefusedError:
+    return RefusedError(f"follower {record.name} was changed at the leader just now", hint="The follower tries again.")
 
 
 def _raise(

@@ -117,11 +117,11 @@ def leave(connection: sa.Connection, of: Followed) -> None:
 
 
 def list_followed(connection: sa.Connection) -> list[Followed]:
-    known = {d.id: d for d in datasets.list_datasets(connection)}
+    live = {d.id: d for d in datasets.list_datasets(connection)}
     rows = connection.execute(sa.select(followed_dataset).order_by(followed_dataset.c.dataset_id))
     return [
         Followed(
-            known[DatasetId(r.dataset_id)],
+            live[DatasetId(r.dataset_id)],
             Seq(r.bound),
             None if r.witnessed is None else Seq(r.witnessed),
             None if r.leader_seal is None else Seq(r.leader_seal),
@@ -129,7 +129,7 @@ def list_followed(connection: sa.Connection) -> list[Followed]:
             r.term,
         )
         for r in rows
-        if r.dataset_id in known
+        if r.dataset_id in live
     ]
 
 
@@ -179,12 +179,12 @@ def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[Da
                 f"the leader offers items of lake {wrong.lake}; this site follows {counter.lake}",
                 hint="Nothing was recorded. `strandline replication status` shows both sites.",
             )
-        known = {f.dataset.uuid: f for f in list_followed(connection)}
+        by_id = {f.dataset.uuid: f for f in list_followed(connection)}
         for o in offers:
-            if o.dataset.id in known:
-                check_term(known[o.dataset.id], o.term)
+            if o.dataset.id in by_id:
+                check_term(by_id[o.dataset.id], o.term)
         new = [
-            (known[o.dataset.id], o) for o in offers if o.dataset.id in known and known[o.dataset.id].bound == o.after
+            (by_id[o.dataset.id], o) for o in offers if o.dataset.id in by_id and by_id[o.dataset.id].bound == o.after
         ]
         # Moved even if the counter is past the items: a ledger that is restored from before must be behind its witness.
         last = max([counter.last + 1, *(int(o.upto) for _, o in new)])

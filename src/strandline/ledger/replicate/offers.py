@@ -104,15 +104,15 @@ def read_state(
     # The datasets in which the follower is furthest behind come first; it asks again for the others.
     behind = (uuid for uuid in new if uuid in after or uuid in unknown)
     new = set(heapq.nsmallest(DATASETS_MAX, behind, key=lambda uuid: (uuid in last, after.get(uuid, 0), uuid)))
-    known = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
+    by_uuid = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
     news = [
-        _items(connection, known[uuid], after.get(uuid, Seq(0)), r, items_max)
+        _items(connection, by_uuid[uuid], after.get(uuid, Seq(0)), r, items_max)
         for uuid, r in visible.items()
         if uuid in new
     ]
     named = [uuid for uuid in after if uuid not in visible]
     dropped = _dropped(connection, named, only) if named else ()
-    first_unknown = tuple(d for uuid, d in known.items() if uuid in unknown)
+    first_unknown = tuple(d for uuid, d in by_uuid.items() if uuid in unknown)
     seals = {uuid: seq_or_none(r.sealed) for uuid, r in visible.items() if uuid in after and not r.is_postponed}
     cuts = _cuts(connection, term) if term > FIRST_TERM and (news or first_unknown) else {}
     uuids = tuple(map(DatasetUuid, visible))

@@ -107,8 +107,8 @@ def read(connection: sa.Connection) -> PromotionState:
     all_open = blocks.open_blocks(connection)
     opened = [b for b in all_open if b.head.dataset in named]
     # A dataset that the leader does not have is not followed, but the promotion includes it.
-    known = {d.id: d for d in datasets.list_datasets(connection)}
-    staged = [b for b in all_open if isinstance(b, Staged) and b.head.dataset in known]
+    live = {d.id: d for d in datasets.list_datasets(connection)}
+    staged = [b for b in all_open if isinstance(b, Staged) and b.head.dataset in live]
     recorded = [(d, c) for d in named.values() for c in cuts.open_cuts(connection, d.id)]
     settled = {c.block.head.id for _, c in recorded}
     out = {h.id for d, c in recorded for h in cuts.blocks_out(connection, d.id, c.at)}
@@ -119,7 +119,7 @@ def read(connection: sa.Connection) -> PromotionState:
         terms={f.dataset.name: f.term for f in followed},
         behind=tuple(f.dataset.name for f in followed if f.witnessed is not None),
         seals={d.name: blocks.sealed(connection, d.id) for d in named.values()},
-        staged=tuple((known[b.head.dataset], b) for b in staged if b.head.id not in out),
+        staged=tuple((live[b.head.dataset], b) for b in staged if b.head.id not in out),
         cuts=tuple(recorded),
         given_up=tuple(
             _given_up(connection, named[b.head.dataset], b.head)
@@ -222,22 +222,20 @@ def lead(
                 f"this site has abandoned the promotion to term {term}", hint="See `strandline replication status`."
             )
         taken = _check_witness(witness.read(), counter, term)
-        known = sorted(datasets.list_datasets(connection), key=lambda d: d.id)
+        live = sorted(datasets.list_datasets(connection), key=lambda d: d.id)
         # The last leader's term whose cut is recorded. A dataset that is not followed was created here, in an older
         # one.
-        replaces = {d.id: here.term for d in known} | {
-            f.dataset.id: f.term for f in following.list_followed(connection)
-        }
+        replaces = {d.id: here.term for d in live} | {f.dataset.id: f.term for f in following.list_followed(connection)}
         lacks = tuple(_lack(connection, f) for f in following.list_followed(connection))
-        _check_ready(connection, known, prepared, lost)
+        _check_ready(connection, live, prepared, lost)
         _check_fenced(connection, counter.epoch, prepared, fenced)
         # Read before recorded cuts are settled: above this seal, other sites may have other rows.
-        above = {d.id: blocks.sealed(connection, d.id) or Seq(0) for d in known}
+        above = {d.id: blocks.sealed(connection, d.id) or Seq(0) for d in live}
         # Above the ledger's in any case: a suspended process may raise a table to that epoch (docs/adr/0089).
         epoch = max(cuts.settle_prepared(connection, prepared), *fenced.values(), counter.epoch + 1)
         first = int(numbers_of(term).lo)
         own_cuts, given_up, aside, begun = [], [], [], []
-        for n, d in enumerate(known):
+        for n, d in enumerate(live):
             number = Seq(first + n)
             if deleted_in := _purges_begun(connection, d):
                 begun.append((d, deleted_in))
@@ -251,9 +249,9 @@ def lead(
                 aside.append((d.name, bodies))
             announced_bodies.hold_unknown(connection, d.id)
         for n, (d, ranges) in enumerate(begun):
-            purge_items.insert_begun(connection, d.id, Seq(first + len(known) + n), ranges)
+            purge_items.insert_begun(connection, d.id, Seq(first + len(live) + n), ranges)
         # An attempt that died may have taken more, for a dataset that was dropped since.
-        last = max(first + max(0, len(known) - 1) + len(begun), taken)
+        last = max(first + max(0, len(live) - 1) + len(begun), taken)
         failpoints.hit("promote.before_witness")
         # No other process writes the witness now: every writer holds the counter's lock.
         by_force = bool(promotion_claims.begun(connection).get("by_force"))
@@ -263,7 +261,7 @@ def lead(
         _become_leader(connection, here, term)
         sinks = take_over_sinks(connection)
         holds = receive_holds.list_holds(connection)
-        on_hold = {d.name: holds[d.id] for d in known if d.id in holds}
+        on_hold = {d.name: holds[d.id] for d in live if d.id in holds}
         led = Led(term, tuple(own_cuts), tuple(given_up), sinks, tuple(aside), on_hold, lacks if by_force else None)
         _audit(connection, here, led)
     failpoints.hit("promote.after_commit")
@@ -280,28 +278,28 @@ def _check_witness(record: WitnessRecord, counter: sequence.Counter, term: int) 
 
 
 def _check_ready(
-    connection: sa.Connection, known: Sequence[Dataset], prepared: Sequence[PreparedCut], lost: Collection[BlockId]
+    connection: sa.Connection, live: Sequence[Dataset], prepared: Sequence[PreparedCut], lost: Collection[BlockId]
 ) -> None:
     done = {p.block.head.id for p in prepared}
     out = {head.id for p in prepared for head in cuts.blocks_out(connection, p.dataset.id, p.at)}
-    for d in known:
-        for found in blocks.open_blocks(connection, d.id):
-            is_cut = found.head.item is ItemKind.CUT
-            is_staged = isinstance(found, Staged) and found.head.id not in (*lost, *out)
-            if (is_cut and found.head.id not in done) or is_staged:
-                what = "a cut was recorded" if is_cut else f"block {found.head.rows} was staged"
+    for d in live:
+        for b in blocks.open_blocks(connection, d.id):
+            is_cut = b.head.item is ItemKind.CUT
+            is_staged = isinstance(b, Staged) and b.head.id not in (*lost, *out)
+            if (is_cut and b.head.id not in done) or is_staged:
+                what = "a cut was recorded" if is_cut else f"block {b.head.rows} was staged"
                 raise WatermarkMoved(f"{d.name}: {what} meanwhile", hint="Try again.")
     if any(f.witnessed is not None for f in following.list_followed(connection)):
         raise WatermarkMoved("the ledger was found to be behind meanwhile", hint="Try again.")
 
 
 def _check_fenced(
-    connection: sa.Connection, known: int, prepared: Sequence[PreparedCut], fenced: Mapping[DatasetId, int]
+    connection: sa.Connection, ledger_epoch: int, prepared: Sequence[PreparedCut], fenced: Mapping[DatasetId, int]
 ) -> None:
     """Raises WatermarkMoved unless the tables with purges that are given up have an epoch above the ledger's: a process
     that still carries such a purge out has at most the epoch `known`."""
     out = {head.id for p in prepared for head in cuts.blocks_out(connection, p.dataset.id, p.at)}
-    if any(fenced.get(id, 0) <= known for id in _purges_open(blocks.open_blocks(connection), out)):
+    if any(fenced.get(id, 0) <= ledger_epoch for id in _purges_open(blocks.open_blocks(connection), out)):
         raise WatermarkMoved("the epoch was raised, or a purge was recorded, meanwhile", hint="Try again.")
 
 

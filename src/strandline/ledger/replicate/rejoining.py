@@ -58,14 +58,14 @@ def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> Beca
         failpoints.hit("rejoin.after_witness")
         sequence.move(connection, last=bound, epoch=counter.epoch)
         followed, others, opened = [], [], 0
-        for known in datasets.list_datasets(connection):
-            opened += len(blocks.open_blocks(connection, known.id))
-            if known.uuid in leader.datasets:
-                _follow_from(connection, known.id, Seq(bound), here.term)
-                followed.append(known.name)
+        for d in datasets.list_datasets(connection):
+            opened += len(blocks.open_blocks(connection, d.id))
+            if d.uuid in leader.datasets:
+                _follow_from(connection, d.id, Seq(bound), here.term)
+                followed.append(d.name)
             else:
-                connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == known.id))
-                others.append(known.name)
+                connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == d.id))
+                others.append(d.name)
         if here.own_number is not None:  # the first leader has one although none is stored
             sites.take_number(connection, here.own_number)
         highest = max(leader.term, seen_terms.get(connection))
@@ -95,8 +95,8 @@ def check_may_follow(connection: sa.Connection, term: int) -> sites.Site:
     """Checks that this follower may follow the leader of the term. Raises TermPassed if this site has recorded a higher
     term, and RefusedError while a promotion has claimed a term, or at a site that leads."""
     here = sites.check_follows(connection)
-    for known in following.list_followed(connection):
-        following.check_term(known, term)
+    for followed in following.list_followed(connection):
+        following.check_term(followed, term)
     return here
 
 

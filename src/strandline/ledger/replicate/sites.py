@@ -72,10 +72,10 @@ def follow(connection: sa.Connection, *, leader: str, token: str | None, term: i
 def supersede(connection: sa.Connection, *, term: int, by: str | None) -> bool:
     """Records that another site leads in a higher term: this one accepts no more rows until it has rejoined. False if
     this site follows, or knows of that term already."""
-    known = sa.func.coalesce(site.c.superseded_term, site.c.term)
+    known_term = sa.func.coalesce(site.c.superseded_term, site.c.term)
     changed = connection.execute(
         site.update()
-        .where(site.c.role == SiteRole.LEADER.value, known < term)
+        .where(site.c.role == SiteRole.LEADER.value, known_term < term)
         .values(superseded_term=term, superseded_by=by)
     )
     return changed.rowcount == 1

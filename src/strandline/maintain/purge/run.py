@@ -323,11 +323,11 @@ class _Purge:
         were deleted: they may have been sent some of the rows, and nobody has counted which they lack."""
         with self.context.ledger.write() as connection:
             sequence.lock(connection)
-            kept = {r.id for r, lease in leases if sinks.leases.holds(connection, lease)}
+            still_held = {r.id for r, lease in leases if sinks.leases.holds(connection, lease)}
             others = [
                 h
                 for h in sink_exposure.of_dataset(connection, self.dataset.id)
-                if h.is_current and h.record.id not in kept
+                if h.is_current and h.record.id not in still_held
             ]
             last = None if matching.range is None else matching.range.hi
             self._record_forgotten(connection, {(r.id, r.generation) for r, _ in leases}, last)
