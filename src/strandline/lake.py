@@ -284,7 +284,7 @@ class Lake(LakeParts):
         """Raises StrandlineError unless the catalog of the datasets answers. Starts no JVM."""
         if self.config.settings.catalog.kind != "sqlite":
             self.catalog.ping()
-        elif self.ledger.query(datasets.any_known):  # the first dataset makes the file
+        elif self.ledger.query(datasets.has_any):  # the first dataset makes the file
             check_catalog_file(self.config)
 
     def audit_events(

@@ -87,7 +87,7 @@ class Receiving:
 
     def known(self, identity: BodyIdentity, digest: str = "") -> Decision | None:
         with self.ledger.read() as connection:
-            return received.known(connection, self.dataset.id, identity, self.token.id, digest)
+            return received.find_decision(connection, self.dataset.id, identity, self.token.id, digest)
 
     def held(self, after: int | None = None, partition: str = "") -> list[SeqRange]:
         with self.ledger.read() as connection:
@@ -117,7 +117,7 @@ class Receiving:
     def remove_files(self) -> int:
         with self.ledger.read() as connection:
             own = [id for id, spool in batches.to_remove(connection) if spool.startswith(self.dataset.table_uuid)]
-        return batches.removed(self.ledger, own)
+        return batches.record_removed(self.ledger, own)
 
     def stored(self) -> list[Any]:
         with self.ledger.read() as connection:

@@ -134,7 +134,8 @@ def test_a_site_that_takes_over_answers_a_repeat_and_knows_what_a_sender_has_sen
     assert here.held() == [span(1, 10), span(21, 30)] and here.form() is None
     assert isinstance(here.record(here.body(by_range(31, 40)))[0], New), "it goes on behind them, without a claim"
     with follower.ledger.read() as connection:
-        [first, second, _] = senders.placed(connection, follower.dataset.id, SENDER, span(1, 1).lo, span(99, 99).lo, 9)
+        first_row, last_row = span(1, 1).lo, span(99, 99).lo
+        [first, second, _] = senders.list_placed(connection, follower.dataset.id, SENDER, first_row, last_row, 9)
     lo = told.numbers.lo
     assert (first.first, second.first, first.spool) == (lo, lo + 10, None), "the sender's verify finds the rows"
 

@@ -11,7 +11,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.settings.lake_config import LakeConfig, Settings
 from strandline.core.settings.maintain import RetainSettings
 from strandline.ledger import applied_settings
-from strandline.ledger.applied_settings import Applied, overlaid, rule_key, rule_text, schedule_key
+from strandline.ledger.applied_settings import Applied, combine, rule_key, rule_text, schedule_key
 from strandline.ledger.deliver import sinks
 from tests.ledger.conftest import LakeState
 
@@ -70,7 +70,7 @@ def test_settings_that_are_named_come_before_what_was_applied(lake: LakeState) -
     applied = Applied(
         {"retain": NIGHTLY, "compact": NIGHTLY, "reconcile": HOURLY, "reconcile_act": "true"}, {"default.events": RULE}
     )
-    nothing = overlaid(LakeConfig(Settings(), lake.config.home), applied)
+    nothing = combine(LakeConfig(Settings(), lake.config.home), applied)
     assert nothing.maintain.schedules() == {"retain": NIGHTLY, "compact": NIGHTLY, "expire": None, "number": None}
     assert nothing.maintain.rules() == {"default.events": RULE} and nothing.overridden == ()
     assert (nothing.reconcile.enabled, nothing.reconcile.schedule, nothing.reconcile.dry_run) == (True, HOURLY, False)
@@ -79,7 +79,7 @@ def test_settings_that_are_named_come_before_what_was_applied(lake: LakeState) -
         reconcile={"dry_run": True},  # type: ignore[arg-type]
     )
     named = frozenset({"maintain.retain_schedule", "reconcile.dry_run"})
-    both = overlaid(LakeConfig(settings, lake.config.home, named), applied)
+    both = combine(LakeConfig(settings, lake.config.home, named), applied)
     assert both.maintain.retain_schedule == HOURLY and both.maintain.compact_schedule == NIGHTLY
     assert both.maintain.rules()["default.events"].older_than == timedelta(days=9)
     assert both.reconcile.enabled and both.reconcile.dry_run

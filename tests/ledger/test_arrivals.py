@@ -18,7 +18,7 @@ class Watch:
     def rows(self) -> int:
         """That came in since it was last asked."""
         before = 0 if self.last is None else self.last.rows
-        with self.lake.ledger.read_at_once() as connection:
+        with self.lake.ledger.read_consistent() as connection:
             self.last = count_arrivals(connection, self.last)
         return self.last.rows - before
 

@@ -44,7 +44,7 @@ def lacking(lake: LakeState, *names: str) -> Lacking:
 
 
 def test_a_follower_waits_for_everything_until_its_leader_has_told_of_its_sinks(follower: LakeState) -> None:
-    assert awaited(follower) == [("the leader's sinks, of which it has said nothing yet", None)]
+    assert awaited(follower) == [("the leader's sinks, which it has not reported yet", None)]
     LeaderSinks(follower.ledger).store((), "v1")
     assert awaited(follower) == []
 

@@ -170,7 +170,7 @@ def test_files_may_go_when_their_rows_are_published_and_not_before(receiving: Re
     receiving.publish_formed(batch, 1)
     assert to_remove(receiving) == [b.spool for b in bodies]
     ids = [body.id for body in batch.bodies]
-    assert (batches.removed(receiving.ledger, ids), batches.removed(receiving.ledger, ids)) == (2, 0)
+    assert (batches.record_removed(receiving.ledger, ids), batches.record_removed(receiving.ledger, ids)) == (2, 0)
     assert to_remove(receiving) == []
 
 

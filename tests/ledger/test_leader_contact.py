@@ -107,7 +107,7 @@ def test_a_pass_that_was_called_off_or_killed_notes_no_failure(lake: LakeState, 
 
 
 def shards(lake: LakeState, dataset: str) -> list[FollowedShard]:
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         return [s for s in read_followed(connection) if s.of.dataset.name == dataset]
 
 
@@ -143,5 +143,5 @@ def test_a_purge_is_open_in_every_shard_and_an_uncounted_segment_makes_the_rows_
 
 
 def test_a_leader_follows_nothing(lake: LakeState) -> None:
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         assert read_followed(connection) == []

@@ -234,11 +234,11 @@ def test_with_sinks_that_wait_a_member_has_all_that_they_were_promised(led: Led)
     _tell(led, found, promised - 1)
     with led.lake.ledger.write() as connection:
         members.wait_for_all(connection)
-    with led.lake.ledger.read_at_once() as connection:
+    with led.lake.ledger.read_consistent() as connection:
         assert members.choose(connection, (), sinks_wait=True) == frozenset()
         assert members.choose(connection, (), sinks_wait=False) == {ITS_SITE}
     _tell(led, found, promised)
-    with led.lake.ledger.read_at_once() as connection:
+    with led.lake.ledger.read_consistent() as connection:
         assert members.choose(connection, (), sinks_wait=True) == {ITS_SITE}
 
 

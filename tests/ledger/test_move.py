@@ -23,10 +23,10 @@ from strandline.core.records.maintenance_records import MaintenanceKind, Mainten
 from strandline.core.settings.lake_config import CONFIG_NAME, LakeConfig
 from strandline.core.types import SnapshotId
 from strandline.ledger import closed_ledger, move_steps
+from strandline.ledger.all_tables import metadata
 from strandline.ledger.copy_ledger_rows import copy_rows, digest_ledger
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.every_table import metadata
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.maintain import runs
 from strandline.ledger.schema import core
@@ -283,8 +283,8 @@ def test_it_is_refused_while_somebody_delivers_and_not_when_the_lease_is_over(la
         sink = add_sink(connection, lake.dataset)
     lease = sinks.leases.take(lake.ledger, sink.id, seconds=60)
     assert lease is not None
-    assert obstacles(lake) == [f'somebody delivers to sink "{sink.name}"']
-    with pytest.raises(RefusedError, match="somebody delivers to sink") as refused:
+    assert obstacles(lake) == [f'a process delivers to sink "{sink.name}"']
+    with pytest.raises(RefusedError, match="a process delivers to sink") as refused:
         close(lake)
     assert "stop `strandline run`" in (refused.value.hint or "")
     change(lake, f"UPDATE sink SET lease_until = {micros_from_now(-1)}")

@@ -24,7 +24,7 @@ from tests.ledger.conftest import LakeState
 
 def offered(lake: LakeState, after: int = 0, items_max: int = 100, of: Dataset | None = None) -> tuple[Item, ...]:
     dataset = of or lake.dataset
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         state = offers.read_state(connection, {dataset.uuid: Seq(after)}, items_max=items_max)
     news = [n for n in state.news if n.dataset.uuid == dataset.uuid]
     return cut_items(news[0], items_max=items_max) if news else ()
@@ -136,7 +136,7 @@ def test_one_read_tells_of_all_datasets_new_and_dropped_ones_and_only_of_those_t
     with lake.ledger.write() as connection:
         assert datasets.mark_dropped(connection, gone.id)
     known = {lake.dataset.uuid: Seq(10), gone.uuid: Seq(0), DatasetUuid("nobody's"): Seq(3)}
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         state = offers.read_state(connection, known, items_max=10)
         limited = offers.read_state(connection, known, items_max=10, only=[lake.dataset.name])
     assert [n.dataset.name for n in state.news] == ["default.other"]
@@ -196,7 +196,7 @@ def test_a_follower_that_has_everything_costs_the_leader_one_query(lake: LakeSta
     lake.publish(lake.reserve("a", 10))
     lake.publish(lake.reserve("b", 10, dataset=lake.add_dataset("default.other")))
     known = {d.uuid: Seq(20) for d in lake.ledger.query(datasets.list_datasets)}
-    with lake.ledger.read_at_once() as connection, asked(connection) as statements:
+    with lake.ledger.read_consistent() as connection, asked(connection) as statements:
         state = offers.read_state(connection, known, items_max=10)
     assert (state.news, state.unknown, state.dropped) == ((), (), ())
     assert len(statements) == 1
@@ -218,7 +218,7 @@ def asked(connection: sa.Connection) -> Iterator[list[str]]:
 def test_a_ledger_without_datasets_says_its_lake(lake: LakeState) -> None:
     with lake.ledger.write() as connection:
         assert datasets.mark_dropped(connection, lake.dataset.id)
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         state = offers.read_state(connection, {}, items_max=10)
     assert (state.lake, state.term, state.unknown) == ("lake-under-test", 1, ())
 
@@ -227,7 +227,7 @@ def test_a_dataset_that_waits_for_its_resync_has_no_seal_that_a_follower_could_g
     lake.publish(lake.reserve("a", 10))
     with lake.ledger.write() as connection:
         restored_blocks.postpone(connection, lake.dataset.id, SeqRange(Seq(11), Seq(20)), "recovered")
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         assert offers.read_state(connection, {lake.dataset.uuid: Seq(10)}, items_max=10).seals == {}
 
 
@@ -240,7 +240,7 @@ def test_an_answer_is_of_few_datasets_and_those_that_are_furthest_behind_come_fi
         lake.publish(lake.reserve(f"b{n}", dataset=d))
 
     def ask(after: dict[DatasetUuid, Seq]) -> offers.LeaderState:
-        with lake.ledger.read_at_once() as connection:
+        with lake.ledger.read_consistent() as connection:
             return offers.read_state(connection, after, items_max=10)
 
     after: dict[DatasetUuid, Seq] = {}
@@ -265,7 +265,7 @@ def test_datasets_whose_tables_cannot_be_read_take_the_places_that_others_leave(
     ids = [d.uuid for d in made]
 
     def ask(after: dict[DatasetUuid, Seq]) -> offers.LeaderState:
-        with lake.ledger.read_at_once() as connection:
+        with lake.ledger.read_consistent() as connection:
             return offers.read_state(connection, after, items_max=10, last=frozenset(ids[:2]))
 
     assert {d.uuid for d in ask({}).unknown} == {n.dataset.uuid for n in ask({}).news} == set(ids[2:])

@@ -40,12 +40,12 @@ from strandline.ledger.ingest import blocks, datasets, purge_items, sequence
 from strandline.ledger.replicate import (
     cuts,
     following,
-    found_epochs,
     offers,
     promotion_claims,
     promotion_failures,
     promotions,
     sites,
+    table_epochs,
 )
 from strandline.ledger.replicate.cuts import PreparedCut
 from strandline.ledger.replicate.promotions import Lack, Led
@@ -94,13 +94,13 @@ def claimed(lake: LakeState) -> LakeState:
 
 
 def claim_of(lake: LakeState) -> str | None:
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         return promotions.read(connection).claim
 
 
 def fences(lake: LakeState) -> dict[DatasetId, int]:
     """As when the epochs of the tables were raised."""
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         epoch = sequence.read(connection).epoch + 1
         return {d.id: epoch for d in promotions.read(connection).purged}
 
@@ -165,7 +165,7 @@ def test_by_force_it_says_what_the_site_lacks_as_far_as_it_was_told(behind_its_l
     )  # fmt: skip
     LeaderSinks(lake.ledger).store((told,), "v1")
     promotion_claims.claim(lake.ledger, TERM, of=promotion_claims.begin(lake.ledger, 1, by_force=True))
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         standing = promotions.read(connection)
     assert standing.by_force and standing.answered_at is None
     lacks = {one.dataset: one for one in standing.lacks}
@@ -196,7 +196,7 @@ def test_numbers_of_a_leader_that_was_left_out_are_known_by_their_term(behind_it
 
 def test_what_never_came_is_given_up_and_named(behind_its_leader: LakeState) -> None:
     lake = claimed(behind_its_leader)
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         foreseen = promotions.read(connection).given_up
     led = lead(lake)
     assert led.given_up == foreseen
@@ -253,15 +253,15 @@ def test_a_follower_records_an_epoch_that_nobody_recorded_and_a_leader_does_not(
     lake = behind_its_leader
     before = lake.ledger.query(sequence.read)
     with lake.ledger.write() as connection:
-        found_epochs.record(connection, lake.witness, lake.dataset, before.epoch)
+        table_epochs.record(connection, lake.witness, lake.dataset, before.epoch)
     assert lake.ledger.query(sequence.read) == before
     with lake.ledger.write() as connection:
-        found_epochs.record(connection, lake.witness, lake.dataset, before.epoch + 1)
+        table_epochs.record(connection, lake.witness, lake.dataset, before.epoch + 1)
     assert lake.ledger.query(sequence.read) == replace(before, epoch=before.epoch + 2)
     lead(claimed(lake))
     last = lake.ledger.query(sequence.read)
     with lake.ledger.write() as connection:
-        found_epochs.record(connection, lake.witness, lake.dataset, last.epoch + 1)
+        table_epochs.record(connection, lake.witness, lake.dataset, last.epoch + 1)
     assert lake.ledger.query(sequence.read) == last
 
 
@@ -269,7 +269,7 @@ def test_a_follower_behind_its_witness_records_no_epoch_another_ledger_may_have_
     found = follower.ledger.query(sequence.read)
     follower.witness.raise_to(found.last + 1, expected=found.last)
     with pytest.raises(ResyncNeeded), follower.ledger.write() as connection:
-        found_epochs.record(connection, follower.witness, follower.dataset, found.epoch + 1)
+        table_epochs.record(connection, follower.witness, follower.dataset, found.epoch + 1)
 
 
 def test_followers_delete_what_a_purge_that_was_given_up_has_deleted_already(behind_its_leader: LakeState) -> None:
@@ -278,7 +278,7 @@ def test_followers_delete_what_a_purge_that_was_given_up_has_deleted_already(beh
     claimed(lake)
     [given_up] = [g for g in lead(lake).given_up if g.kind is ItemKind.PURGE]
     assert given_up.numbers.lo == 21, "others may have carried it out, or nobody"
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         state = offers.read_state(connection, {lake.dataset.uuid: Seq(21)}, items_max=10)
     [news] = [n for n in state.news if n.dataset.id == lake.dataset.id]
     assert [(b.rows.lo, b.item, b.ranges) for b in news.blocks] == [
@@ -313,7 +313,7 @@ def test_a_purge_of_a_site_that_follows_by_now_takes_none_of_its_leaders_numbers
 def test_followers_of_the_new_leader_get_the_cut_as_an_item(behind_its_leader: LakeState) -> None:
     lake = claimed(behind_its_leader)
     lead(lake)
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         state = offers.read_state(connection, {lake.dataset.uuid: Seq(20)}, items_max=10)
     assert state.term == TERM
     [news] = [n for n in state.news if n.dataset.id == lake.dataset.id]
@@ -371,7 +371,7 @@ def test_recorded_cuts_are_settled_in_the_same_transaction(behind_its_leader: La
     promotion_claims.claim(lake.ledger, TERM, of=promotion_claims.begin(lake.ledger, 17))
     with pytest.raises(WatermarkMoved, match="a cut was recorded"):
         lead(lake)
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         standing = promotions.read(connection)
     assert standing.given_up == ()  # whatever is open, these cuts cut out
     epoch = lake.ledger.query(sequence.read).epoch + 1
@@ -390,12 +390,12 @@ def test_what_is_staged_and_cut_out_is_not_published_and_does_not_keep_the_site_
     lake, other, before = behind_its_leader, sharded(behind_its_leader), 17 * 2**40
     held = take(lake, 11)
     assert blocks.mark_staged(lake.ledger, lake.witness, held, SnapshotId(7))
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         assert [b.head.id for _, b in promotions.read(connection).staged] == [held.head.id]
     record(lake, offer(lake.dataset, 21, before, cut(before, 10), term=17))
     record(lake, offer(other, 40, before + 1, cut(before + 1, 0, (31, 40)), term=17))
     promotion_claims.claim(lake.ledger, TERM, of=promotion_claims.begin(lake.ledger, 17))
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         standing = promotions.read(connection)
     assert standing.staged == () and standing.claim
     epoch = lake.ledger.query(sequence.read).epoch + 1

@@ -176,7 +176,7 @@ def test_all_sinks_at_once_are_the_same_as_one_at_a_time(shared: LakeState, live
     assert at_once == load_sinks_one_by_one(shared.ledger, LAKE, now)
     names = sorted({s.name for s in at_once}, key=[s.name for s in at_once].index)
     assert at_once == tuple(s for name in names for s in load_sinks(shared.ledger, LAKE, name, now=now))
-    with shared.ledger.read_at_once() as connection:
+    with shared.ledger.read_consistent() as connection:
         whole = read_whole_sinks(connection, LAKE, datasets.list_datasets(connection), now=now)
     assert list(map(_figures, whole)) == [_summed_up(list(g)) for _, g in groupby(at_once, key=lambda s: s.name)]
     with shared.ledger.write() as connection:  # the next example must not read these, too
@@ -309,7 +309,7 @@ def test_the_status_of_a_larger_lake_costs_no_more_queries(shared: LakeState) ->
 
 def test_all_queries_of_one_reading_see_one_moment(shared: LakeState) -> None:
     delivery = new_delivery(shared, settled=None)
-    with shared.ledger.read_at_once() as connection:
+    with shared.ledger.read_consistent() as connection:
         assert blocks.sealed(connection, delivery.dataset.id) is None
         if not shared.ledger.is_sqlite:  # SQLite lets nobody write meanwhile, except in WAL mode
             delivery.settle(1, 10)

@@ -498,7 +498,7 @@ def test_a_group_of_bodies_costs_a_few_statements_however_long_the_lane_is(share
         raw = connection.connection.dbapi_connection
         raw.set_progress_handler(lambda: looked.__setitem__(0, looked[0] + 1), 1)  # type: ignore[union-attr]
         identity = by_range(20_005, 20_025)
-        assert received.known(connection, receiving.dataset.id, identity, receiving.token.id, "") is not None
+        assert received.find_decision(connection, receiving.dataset.id, identity, receiving.token.id, "") is not None
         raw.set_progress_handler(None, 0)  # type: ignore[union-attr]
     assert looked[0] < 2_000, "all of the lane was looked at"
 
@@ -572,11 +572,11 @@ def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiv
                 SourceRecord(lake, "default.source", instance, uuid, generation, receiving.token.owner),
             )
             assert found is not None
-            assert found == senders.claimed(connection, receiving.dataset.id, lake, "default.source")
+            assert found == senders.find_claim(connection, receiving.dataset.id, lake, "default.source")
         return found.instance, found.generation
 
     with receiving.ledger.read() as connection:
-        assert senders.claimed(connection, receiving.dataset.id, "lake a", "default.source") is None
+        assert senders.find_claim(connection, receiving.dataset.id, "lake a", "default.source") is None
     assert claim("one", 1) == ("one", 1)
     assert claim("one", 2) == ("one", 2)
     assert claim("one", 4) == ("one", 2), "generations go up by one step"
@@ -605,7 +605,7 @@ def test_of_many_that_claim_at_once_one_has_the_record(receiving: Receiving, sha
 def test_a_body_tells_the_numbers_that_its_rows_have_here_once_they_are_published(receiving: Receiving) -> None:
     def placed(lo: int, hi: int, limit: int = 10, lane: LaneName = SENDER) -> list[PlacedBody]:
         with receiving.ledger.read() as connection:
-            return senders.placed(connection, receiving.dataset.id, lane, Seq(lo), Seq(hi), limit)
+            return senders.list_placed(connection, receiving.dataset.id, lane, Seq(lo), Seq(hi), limit)
 
     first, second = receiving.accept(by_range(11, 20), by_range(1, 10))
     [none] = receiving.accept(by_range(21, 30), rows=0)

@@ -113,7 +113,7 @@ def test_a_dataset_that_the_new_leader_has_not_stays_and_is_not_followed(lake: L
 def test_a_dataset_whose_shards_another_one_has_here_is_refused_in_words(lake: LakeState) -> None:
     """Leaders of an older version may have given two datasets the same ones."""
     lake.add_dataset("default.other")
-    with lake.ledger.write() as connection, pytest.raises(RefusedError, match="from 1 on, are those of default"):
+    with lake.ledger.write() as connection, pytest.raises(RefusedError, match="from 1 on, belong to default"):
         datasets.add(connection, name="default.new", table_uuid="uuid", first_shard=ShardId(1), shards=2)
 
 
@@ -315,7 +315,7 @@ def test_what_was_staged_in_a_dataset_that_the_other_leader_never_had_is_publish
     assert blocks.mark_staged(lake.ledger, lake.witness, held, SnapshotId(5))
     rejoining.become_follower(lake.ledger, lake.witness, new_leader(lake))
     promotion_claims.claim(lake.ledger, 32, of=promotion_claims.begin(lake.ledger, 17))
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         [(dataset, staged)] = promotions.read(connection).staged
     assert (dataset, staged.head) == (mine, held.head)
     nothing: dict[str, Any] = {"prepared": (), "lost": (), "fenced": {}}
@@ -329,7 +329,7 @@ def test_what_was_staged_in_a_dataset_that_the_other_leader_never_had_is_publish
 
 
 def heard(lake: LakeState) -> int:
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         return promotions.read(connection).highest_known_term
 
 

@@ -57,7 +57,7 @@ def test_a_run_without_a_sign_of_life_is_told_as_died_before_anybody_closes_it(
 
 def test_a_database_that_may_be_another_machines_says_what_time_it_has(lake: LakeState) -> None:
     with lake.ledger.read() as connection:
-        told = clocks.of_the_database(connection)
+        told = clocks.database_now(connection)
         if connection.dialect.name == "sqlite":
             assert told is None
         else:

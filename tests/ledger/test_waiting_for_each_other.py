@@ -30,7 +30,7 @@ from strandline.ledger.maintain.skipped_rows import LaneDrop
 from strandline.ledger.receive import received
 from strandline.ledger.receive.received import BodyGone, Decision, New
 from strandline.maintain.context import MaintainContext, quiet
-from strandline.maintain.retain import _Drop, _Passed, _Retention
+from strandline.maintain.retain import _Drop, _LosingSink, _Retention
 from tests.ledger.conftest import LAKE, LakeState
 from tests.ledger.delivery import Delivery, add_sink, new_delivery, one_chunk
 from tests.ledger.receiving import Receiving, new_receiving
@@ -68,7 +68,7 @@ def passing_over(delivery: Delivery, until: int) -> _Drop:
     with delivery.ledger.read() as connection:
         (standing,) = skipped_rows.lane_positions(connection, delivery.sink)
     lost = NewLoss(standing.partition, standing.mark, Seq(until), 50)
-    passed = _Passed(delivery.sink, delivery.lease, (standing,))
+    passed = _LosingSink(delivery.sink, delivery.lease, (standing,))
     return _Drop(passed, (LaneDrop(standing, Seq(until)),), (lost,), (), False)
 
 

@@ -298,7 +298,7 @@ def test_a_copy_that_an_older_program_made_is_upgraded_or_refused(home: Home) ->
         for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             copy.execute(f"DROP TRIGGER {name}")
         copy.execute("ALTER TABLE table_state DROP COLUMN doubt")
-    with pytest.raises(LedgerUnreadable, match="has other columns"):
+    with pytest.raises(LedgerUnreadable, match="does not have the same columns"):
         home.migrate()
     (home.folder / "ledger-2.db").unlink()
     home.migrate()

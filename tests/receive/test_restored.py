@@ -166,7 +166,7 @@ def test_bodies_that_cannot_be_recorded_are_told_each_with_its_reason_and_once(
     assert all(reasons[file.name] in file.reason for file in done.left), done.left
     assert len([r for r in caplog.records if "5 bodies in the spool cannot be recorded" in r.getMessage()]) == 1
     with lake.ledger.read() as connection:
-        left = spool_files.left(connection)
+        left = spool_files.read_left(connection)
         assert len([e for e in audit.latest(connection) if e.event == "receive.spool_files_left"]) == 1
     assert left.by_dataset == {"default.events": 5} and left.first == tuple(sorted(done.left, key=lambda f: f.name))
     young = _adoption(lake).run(older_than=utc_now() - timedelta(hours=1))

@@ -150,14 +150,15 @@ def test_receipts_are_kept_until_they_are_removed(config: LakeConfig) -> None:
     receipts = open_receipts(config)
     body = ReceiptBody(NOTE, "table-1/a.body.arrow", 10, 0, datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
     made = Receipt("received-1", (body,))
-    assert receipts.read("table-1", "received-1") is None and receipts.listed("table-1") == []
+    assert receipts.read("table-1", "received-1") is None and receipts.list_batches("table-1") == []
     assert receipts.tables() == set()
     for receipt in (made, made, Receipt("received-2", ())):
         receipts.write("table-1", receipt)
     assert receipts.read("table-1", "received-1") == made and made.rows == 3
-    assert [batch for batch, _ in receipts.listed("table-1")] == ["received-1", "received-2"]
+    assert [batch for batch, _ in receipts.list_batches("table-1")] == ["received-1", "received-2"]
     receipts.remove("table-1", ["received-1", "received-3"])
-    assert [batch for batch, _ in receipts.listed("table-1")] == ["received-2"] and receipts.tables() == {"table-1"}
+    assert [batch for batch, _ in receipts.list_batches("table-1")] == ["received-2"]
+    assert receipts.tables() == {"table-1"}
     receipts.remove("table-1", ["received-2"])
     assert receipts.tables() == set(), "a folder without receipts does not count"
     with pytest.raises(StorageError):

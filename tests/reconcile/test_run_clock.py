@@ -75,12 +75,12 @@ def test_after_a_boot_a_long_silence_is_doubted_and_a_lake_at_work_is_not(
 def test_a_clock_ahead_of_the_databases_is_never_believed(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
     (orphan,) = lake.puts(1)
     theirs = timedelta(minutes=10)
-    monkeypatch.setattr(clocks, "of_the_database", lambda connection: datetime.now(UTC) - theirs)
+    monkeypatch.setattr(clocks, "database_now", lambda connection: datetime.now(UTC) - theirs)
     for _ in range(4):
         run = lake.run(ACT)
         assert run.aborted is AbortReason.GUARD and "ahead of the ledger's database" in (run.why or "")
         assert run.outcome.clock is None and Path(orphan).exists()
-    monkeypatch.setattr(clocks, "of_the_database", lambda connection: datetime.now(UTC) + theirs)
+    monkeypatch.setattr(clocks, "database_now", lambda connection: datetime.now(UTC) + theirs)
     assert lake.run(ACT).outcome.done.orphans == 1, "one that is behind takes old files for young"
 
 

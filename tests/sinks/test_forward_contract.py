@@ -75,7 +75,7 @@ class Receiving:
         found: list[int] = []
         with self.lake.ledger.read() as connection:
             dataset = self.lake.dataset(sink.destination.split("/")[-2])
-            bodies = senders.placed(connection, dataset.id, lane, Seq(1), SEQ_MAX, 10_000)
+            bodies = senders.list_placed(connection, dataset.id, lane, Seq(1), SEQ_MAX, 10_000)
         for body in bodies:
             assert body.spool is not None
             with self.lake.receiver.context.spool.read(body.spool) as parts:

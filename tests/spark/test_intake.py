@@ -95,7 +95,7 @@ def test_the_ledger_tells_which_numbers_a_body_got(sender: Sender) -> None:
     [report] = sender.ingest()
     assert report.numbers is not None
     with sender.lake.ledger.read() as connection:
-        found = senders.placed(connection, sender.dataset.id, LANE, Seq(1), Seq(100), 10)
+        found = senders.list_placed(connection, sender.dataset.id, LANE, Seq(1), Seq(100), 10)
     assert [(b.rows.lo, b.count, b.first) for b in found] == [
         (11, 3, report.numbers.lo + 1),
         (14, 2, report.numbers.lo + 4),
@@ -242,7 +242,7 @@ def test_a_ledger_that_was_restored_takes_back_what_was_received_since_the_copy(
     assert [n for _, n in table(sender)] == [1, 2, 3, 4]
     again = [KeyIdentity("k"), *(RangeIdentity(LANE, SeqRange(Seq(lo), Seq(hi))) for lo, hi in ((1, 2), (3, 3)))]
     with lake.ledger.read() as connection:
-        known = [received.known(connection, sender.dataset.id, name, sender.token.id, "?") for name in again]
+        known = [received.find_decision(connection, sender.dataset.id, name, sender.token.id, "?") for name in again]
     assert [type(k) for k in known] == [OtherBody, Repeat, Repeat], "and so is any of them that is sent again"
     assert not [path for path in files(lake) if path.parent.name == sender.dataset.table_uuid]
     assert [d.problem for d in lake.status().datasets if d.name == sender.dataset.name] == [None]
@@ -254,7 +254,7 @@ def test_a_receiver_whose_receipts_are_gone_holds_until_a_person_accepts(sender:
     sender.bring([1])
     sender.ingest()
     receipts = lake.receiver.context.receipts
-    receipts.remove(sender.dataset.table_uuid, [name for name, _ in receipts.listed(sender.dataset.table_uuid)])
+    receipts.remove(sender.dataset.table_uuid, [name for name, _ in receipts.list_batches(sender.dataset.table_uuid)])
     restore_ledger(lake, copy)
     assert sender.ingest() == []
     [told] = [d.problem for d in lake.status().datasets if d.name == sender.dataset.name]

@@ -181,7 +181,7 @@ def test_a_poll_is_one_read_of_the_ledger_and_of_no_table_if_nothing_is_new(aske
     last = asked.append(3).hi
     asked.poll(last)
     reads: list[str] = []
-    real = Ledger.read_at_once
+    real = Ledger.read_consistent
 
     def counted(self: Ledger) -> Any:
         reads.append("read")
@@ -191,7 +191,7 @@ def test_a_poll_is_one_read_of_the_ledger_and_of_no_table_if_nothing_is_new(aske
         raise AssertionError("a table was read")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "read_at_once", counted)
+        patch.setattr(Ledger, "read_consistent", counted)
         patch.setattr(PyIcebergCatalog, "load", unexpected)
         idle = asked.poll(last)
     assert reads == ["read"]

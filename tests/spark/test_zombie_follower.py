@@ -55,7 +55,7 @@ def epochs(lake: Lake) -> tuple[int, int]:
 
 
 def end_promotion(lake: Lake) -> None:
-    with lake.ledger.read_at_once() as connection:
+    with lake.ledger.read_consistent() as connection:
         claim = promotions.read(connection).claim
     promotion_claims.end(lake.ledger, lake.witness, "a person has chosen another site", of=claim)
 

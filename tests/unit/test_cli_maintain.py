@@ -27,7 +27,7 @@ from strandline.maintain.compact_plan import SkippedFiles as LeftAlone
 from strandline.maintain.expire import Expired
 from strandline.maintain.purge.plan import PurgeResult
 from strandline.maintain.retain_result import HeldRows, LostRows, Retained
-from strandline.maintain.runs import StillAlive, plain, recorded
+from strandline.maintain.runs import StillAlive, perform, plain
 from strandline.status.metrics import MetricSample, exposition
 from tests.command_line import (
     add_files_sink_here,
@@ -122,7 +122,7 @@ def test_a_stored_run_is_listed_and_shown_with_everything_it_stored(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open_lake(home) as lake:
-        done = recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
+        done = perform(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
     [listed] = document(capsys, "maintenance", "runs")["runs"]
     assert document(capsys, "maintenance", "show", str(done.run.id)) == listed
     assert (listed["kind"], listed["outcome"], listed["dry_run"]) == ("compact", "done", False)
@@ -141,7 +141,7 @@ def test_what_went_wrong_with_a_purge_is_stored_without_the_words_that_may_name_
         raise UsageError("the condition `who = 'ada lovelace'` does not fit")
 
     with open_lake(home) as lake, pytest.raises(UsageError):
-        recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.PURGE, fail)
+        perform(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.PURGE, fail)
     [listed] = document(capsys, "maintenance", "runs")["runs"]
     assert listed["outcome"] == "failed" and "UsageError" in listed["reason"]
     assert "lovelace" not in json.dumps(document(capsys, "audit")) + json.dumps(listed)
@@ -193,7 +193,7 @@ def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
 def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     since = utc_now() - timedelta(hours=5)
     with open_lake(home) as lake:
-        recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
+        perform(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
         quiet = said(capsys, "metrics")
         with lake.ledger.write() as connection:
             record, target = sinks.get(connection, "partner"), lake.dataset("events")
@@ -237,9 +237,9 @@ def test_status_tells_the_last_run_of_each_kind_and_what_needs_attention(
         raise Skipped("the clock was set 24.0 hours ahead")
 
     with open_lake(home) as lake:
-        recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
+        perform(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
         with pytest.raises(Skipped):
-            recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.RETAIN, skip)
+            perform(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.RETAIN, skip)
     with (home / "strandline.toml").open("a") as file:
         file.write('\n[maintain]\nretain_schedule = "0 3 * * *"\n[maintain.retain.evnts]\nolder_than = "30d"\n')
     found = document(capsys, "status")["maintenance"]
@@ -308,7 +308,7 @@ def test_the_daemon_tells_of_every_run_and_of_trouble(home: Path, capsys: pytest
         target = lake.dataset("events")
         journal.scheduled({"retain": "0 3 * * *"}, lake.maintenance.rules_without_dataset())
         journal.begun(target, MaintenanceKind.COMPACT)
-        journal.ended(recorded(lake.maintenance.context, target, MaintenanceKind.COMPACT, lambda _: COMPACTED).run)
+        journal.ended(perform(lake.maintenance.context, target, MaintenanceKind.COMPACT, lambda _: COMPACTED).run)
     journal.failed("maintenance_failed", StorageError("the ledger did not answer"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [

@@ -44,9 +44,9 @@ def test_what_is_in_the_way_is_shown_and_refused(home: Path, capsys: pytest.Capt
     with open_lake(home) as lake, lake.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE sink SET lease_token = 't', lease_until = 9999999999000000")
     assert run(["migrate", "--to", "new.toml", "--dry-run"]) == 3
-    assert 'somebody delivers to sink "out"' in capsys.readouterr().out
+    assert 'a process delivers to sink "out"' in capsys.readouterr().out
     found = error(capsys, "migrate", "--to", "new.toml", "--yes", code=3)
-    assert 'somebody delivers to sink "out"' in found["message"] and "strandline run" in found["hint"]
+    assert 'a process delivers to sink "out"' in found["message"] and "strandline run" in found["hint"]
     assert document(capsys, "status")["sinks"][0]["name"] == "out"  # it is open
 
 

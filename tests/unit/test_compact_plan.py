@@ -31,11 +31,11 @@ def planned(files: Sequence[LiveFile], options: CompactOptions = OPTIONS) -> Com
 
 def shape(chosen: CompactPlan) -> list[list[int | None]]:
     """Of each piece the lowest numbers of its files."""
-    return [[f.lo for f in piece.files] for piece in chosen.pieces]
+    return [[f.lo for f in piece.files] for piece in chosen.parts]
 
 
 def test_small_files_in_a_row_become_one() -> None:
-    [piece] = planned(in_a_row([10] * 7)).pieces
+    [piece] = planned(in_a_row([10] * 7)).parts
     assert (len(piece.files), piece.order, piece.outputs) == (7, "kept", 1)
 
 
@@ -66,7 +66,7 @@ def test_partitions_are_apart_and_stay_under_their_partitioning() -> None:
         for n, spec in zip(range(1, 21), [0] * 10 + [1] * 10, strict=True)
     ]
     chosen = planned(files)
-    assert [(p.spec, p.partition, len(p.files)) for p in chosen.pieces] == [
+    assert [(p.spec, p.partition, len(p.files)) for p in chosen.parts] == [
         (0, "day=0", 5),
         (0, "day=1", 5),
         (1, "day=0", 5),
@@ -77,25 +77,25 @@ def test_partitions_are_apart_and_stay_under_their_partitioning() -> None:
 
 def test_files_that_overlap_are_sorted_and_stay_together() -> None:
     overlapping = [file(1, 50), file(40, 60), file(45, 46), file(61, 70), file(71, 80)]
-    [piece] = planned(overlapping).pieces
+    [piece] = planned(overlapping).parts
     assert (len(piece.files), piece.order) == (5, "sorted")
 
 
 def test_many_large_files_over_the_same_numbers_are_sorted_through_a_shuffle_and_two_are_left_alone() -> None:
     tangled = [file(n, 100 + n, 900) for n in range(1, 6)]
-    [piece] = planned(tangled).pieces
+    [piece] = planned(tangled).parts
     assert (piece.order, piece.outputs) == ("shuffled", 4)
     assert not planned(tangled[:2]).steps
 
 
 def test_files_that_meet_in_one_number_overlap() -> None:
-    [piece] = planned([file(1, 10), file(10, 20), file(21, 30), file(31, 40), file(41, 50)]).pieces
+    [piece] = planned([file(1, 10), file(10, 20), file(21, 30), file(31, 40), file(41, 50)]).parts
     assert piece.order == "sorted"
 
 
 def test_files_that_are_not_known_to_be_in_order_are_sorted() -> None:
     files = in_a_row([10] * 5)
-    [piece] = planned([*files[:2], replace(files[2], ordered=False), *files[3:]]).pieces
+    [piece] = planned([*files[:2], replace(files[2], ordered=False), *files[3:]]).parts
     assert piece.order == "sorted"
 
 
@@ -107,7 +107,7 @@ def test_files_with_rows_without_a_number_wait_for_adopt() -> None:
 
 
 def test_pieces_are_of_about_the_same_size_near_the_target() -> None:
-    pieces = list(planned(in_a_row([100] * 34)).pieces)
+    pieces = list(planned(in_a_row([100] * 34)).parts)
     assert [p.bytes for p in pieces] == [1100, 1200, 1100]
 
 
@@ -138,11 +138,11 @@ def test_no_file_is_rewritten_twice_and_new_files_are_as_disjoint_as_the_old(
 ) -> None:
     mixed = [files[n] for n in order if n < len(files)] + files[12:]
     chosen = planned(mixed)
-    rewritten = [f for piece in chosen.pieces for f in piece.files]
+    rewritten = [f for piece in chosen.parts for f in piece.files]
     assert len(rewritten) == len(set(rewritten))
-    assert all(piece.order == "kept" for piece in chosen.pieces)
+    assert all(piece.order == "kept" for piece in chosen.parts)
     after = sorted(
-        [_hull(piece) for piece in chosen.pieces] + [(f.lo or 0, f.hi or 0) for f in set(mixed) - set(rewritten)]
+        [_hull(piece) for piece in chosen.parts] + [(f.lo or 0, f.hi or 0) for f in set(mixed) - set(rewritten)]
     )
     assert all(a[1] < b[0] for a, b in pairwise(after))
 
@@ -165,9 +165,9 @@ def test_compaction_comes_to_rest(files: list[LiveFile]) -> None:
 def test_whatever_overlaps_goes_into_the_same_piece_or_stays(spans: list[tuple[int, int, int]]) -> None:
     files = list({f.location: f for f in (file(lo, lo + length, size) for lo, length, size in spans)}.values())
     chosen = planned(files)
-    hulls = [_hull(piece) for piece in chosen.pieces]
+    hulls = [_hull(piece) for piece in chosen.parts]
     assert all(a[1] < b[0] for a, b in pairwise(sorted(hulls)))
-    rewritten = {f for piece in chosen.pieces for f in piece.files}
+    rewritten = {f for piece in chosen.parts for f in piece.files}
     for lo, hi in hulls:
         assert not any((f.lo or 0) <= hi and lo <= (f.hi or 0) for f in files if f not in rewritten)
 
@@ -177,6 +177,6 @@ def _hull(piece: FilePart) -> tuple[int, int]:
 
 
 def _compacted(files: Sequence[LiveFile], chosen: CompactPlan) -> list[LiveFile]:
-    gone = {f for piece in chosen.pieces for f in piece.files}
-    new = [file(*_hull(piece), piece.bytes) for piece in chosen.pieces]
+    gone = {f for piece in chosen.parts for f in piece.files}
+    new = [file(*_hull(piece), piece.bytes) for piece in chosen.parts]
     return sorted([f for f in files if f not in gone] + new, key=lambda f: f.lo or 0)

@@ -24,7 +24,7 @@ OF_SPARK = {
     "_jsc", "_jdf", "_jsparkSession", "_gateway_client", "_origin", "_active_spark_context", "_gateway", "_jvm",
     "_instantiatedSession", "_activeSession",
 }  # fmt: skip
-TRANSACTIONS = ("read", "read_at_once", "query", "change", "write")
+TRANSACTIONS = ("read", "read_consistent", "query", "change", "write")
 
 
 @cache

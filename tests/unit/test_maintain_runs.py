@@ -32,7 +32,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceRun, NewRun
 from strandline.maintain.facade import Maintenance
-from strandline.maintain.runs import RunControl, StillAlive, plain, recorded, rehearsed
+from strandline.maintain.runs import RunControl, StillAlive, perform, plain, rehearse
 from strandline.status.maintenance import read_maintenance
 from strandline.status.metrics import samples
 from strandline.status.reconcile import ReconcileStatus
@@ -128,7 +128,7 @@ def events(lake: Lake) -> list[str]:
 
 
 def test_what_a_run_found_is_stored_as_it_is_told(lake: Lake) -> None:
-    done = recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
+    done = perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
     assert done.result == worked()
     assert done.run == lake.maintenance.get(done.run.id)
     assert (
@@ -163,13 +163,13 @@ def test_how_a_run_ended_is_stored_with_the_reason_and_the_error_goes_on(
         raise error
 
     with pytest.raises(type(error)):
-        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.RETAIN, fail)
+        perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.RETAIN, fail)
     [run] = lake.maintenance.runs()
     assert run.outcome == outcome and run.reason and run.result is None
     assert ("maintain.run_skipped" in events(lake)) == (outcome == "skipped")
     if not isinstance(error, KeyboardInterrupt):
         with pytest.raises(type(error)):
-            rehearsed(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.RETAIN, fail)
+            rehearse(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.RETAIN, fail)
         assert (lake.maintenance.runs()[0].outcome, lake.maintenance.runs()[0].dry_run) == (outcome, True)
 
 
@@ -192,7 +192,7 @@ def test_how_a_run_ended_is_stored_also_where_the_ledger_is_away_at_that_moment(
 
     monkeypatch.setattr(runs, "end", end)
     with nullcontext() if error is None else pytest.raises(RefusedError):
-        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
+        perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
     [run] = lake.maintenance.runs()
     assert run.outcome == ("done" if error is None else "refused")
 
@@ -213,9 +213,9 @@ def test_a_process_that_stops_does_not_wait_for_a_ledger_that_is_away(
     stopped = RunControl()
     stopped.stopping.set()
     with pytest.raises(StorageError):
-        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked, stopped)
+        perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked, stopped)
     with pytest.raises(KeyboardInterrupt):
-        recorded(lake.maintenance.context, lake.dataset("b"), MaintenanceKind.COMPACT, interrupted)
+        perform(lake.maintenance.context, lake.dataset("b"), MaintenanceKind.COMPACT, interrupted)
     assert len(tries) == len(set(tries)) == 2, "one try each"
 
 
@@ -225,8 +225,8 @@ def test_a_run_that_was_called_off_is_no_failure_in_the_metrics(lake: Lake) -> N
             raise error
 
         with pytest.raises(Skipped):
-            recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.PURGE, work)
-        with lake.ledger.read_at_once() as connection:
+            perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.PURGE, work)
+        with lake.ledger.read_consistent() as connection:
             care = read_maintenance(lake.config, connection)
         return [s.value for s in samples((), care, ReconcileStatus()) if s.name.endswith("maintenance_last_run_ok")]
 
@@ -238,11 +238,11 @@ def test_a_second_run_is_refused_with_who_is_at_it_and_a_dry_run_is_not(lake: La
 
     def meanwhile(alive: StillAlive) -> Worked:
         with pytest.raises(AlreadyRunning, match=r"compact of default\.a is under way already"):
-            recorded(context, target, MaintenanceKind.COMPACT, worked)
-        assert rehearsed(context, target, MaintenanceKind.COMPACT, worked).run.dry_run
+            perform(context, target, MaintenanceKind.COMPACT, worked)
+        assert rehearse(context, target, MaintenanceKind.COMPACT, worked).run.dry_run
         return worked()
 
-    assert recorded(context, target, MaintenanceKind.COMPACT, meanwhile).run.outcome == "done"
+    assert perform(context, target, MaintenanceKind.COMPACT, meanwhile).run.outcome == "done"
     assert [r.dry_run for r in lake.maintenance.runs()] == [True, False], "the refused one was never begun"
 
 
@@ -260,7 +260,7 @@ def test_a_run_shows_signs_of_life_for_as_long_as_it_takes(lake: Lake, monkeypat
             threading.Event().wait(0.02)
         return worked()
 
-    recorded(keeper.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
+    perform(keeper.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
     assert beaten.is_set()
 
 
@@ -271,24 +271,24 @@ def test_a_run_that_is_cut_off_stays_registered_until_the_next_takes_it_for_dead
     failpoints.arm(f"{point}=fail")
     try:
         with pytest.raises(FailpointError):
-            recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
+            perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
     finally:
         failpoints.arm("")
     assert lake.maintenance.runs()[0].outcome is None
     with pytest.raises(AlreadyRunning):
-        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
+        perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
     monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda context: -1)
     with monkeypatch.context() as patched:
         patched.setattr("strandline.maintain.runs.beating", lambda beat, lease_seconds: nullcontext())
-        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
+        perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
     assert [r.outcome for r in lake.maintenance.runs()] == ["done", "died"]
 
 
 def test_only_so_many_results_of_a_kind_are_kept(lake: Lake) -> None:
     keeper = pretended(lake, runs_kept=3)
     for _ in range(5):
-        recorded(keeper.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
-    recorded(keeper.context, lake.dataset("a"), MaintenanceKind.EXPIRE, worked)
+        perform(keeper.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
+    perform(keeper.context, lake.dataset("a"), MaintenanceKind.EXPIRE, worked)
     assert [r.kind for r in lake.maintenance.runs()] == ["expire", "compact", "compact", "compact"]
 
 
@@ -471,7 +471,7 @@ def test_the_id_of_a_run_is_told_as_soon_as_it_is_on_record_and_before_its_work(
         return worked()
 
     assert [
-        recorded(context, lake.dataset("a"), MaintenanceKind.COMPACT, work, RunControl(on_begun=told.append)).run.id
+        perform(context, lake.dataset("a"), MaintenanceKind.COMPACT, work, RunControl(on_begun=told.append)).run.id
     ] == told
 
 
@@ -485,7 +485,7 @@ def test_a_run_that_is_called_off_ends_before_it_commits_and_says_so(lake: Lake)
         return worked()
 
     with pytest.raises(CalledOff):
-        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work, control)
+        perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work, control)
     run = lake.maintenance.runs("a")[0]
     assert (run.outcome, run.reason, committed) == ("skipped", "it was called off", [])
 
@@ -502,7 +502,7 @@ def test_a_run_that_another_process_calls_off_ends_before_it_commits(lake: Lake)
         return worked()
 
     with pytest.raises(CalledOff):
-        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
+        perform(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
     run = lake.maintenance.runs("a")[0]
     assert (run.outcome, run.reason, committed) == ("skipped", "it was called off", [0])
     assert run.stop_asked_at is not None and "maintain.run_called_off" in events(lake)

@@ -37,7 +37,7 @@ from strandline.maintain.purge.plan import (
     deleted_in,
     sent_ranges,
 )
-from strandline.maintain.purge.remaining_snapshots import Shown, snapshots_kept_by
+from strandline.maintain.purge.remaining_snapshots import RemainingSnapshots, snapshots_kept_by
 from strandline.maintain.purge.remaining_snapshots import describe_remaining as shown
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -72,7 +72,7 @@ def rows(lo: int, hi: int) -> SeqRange:
 
 def test_what_a_lane_has_passed_was_sent_and_nothing_else_is_held() -> None:
     found = sent_ranges(holder(lane(40, (None, 0, 40))), SEALED, {})
-    assert numbers(found.sent) == [str(rows(1, 40))] and found.may == {} and found.why == []
+    assert numbers(found.sent) == [str(rows(1, 40))] and found.maybe_sent == {} and found.why == []
     assert sent_ranges(holder(), SEALED, {}) == SentRanges()
 
 
@@ -80,7 +80,7 @@ def test_what_a_lane_has_passed_was_sent_and_nothing_else_is_held() -> None:
 def test_what_was_promised_beyond_the_mark_of_a_sink_that_was_reset_or_removed_may_be_there(older: Any) -> None:
     found = sent_ranges(holder(lane(40, (None, 0, 60)), **older), SEALED, {})
     assert numbers(found.sent) == [str(rows(1, 40))]
-    assert numbers(found.may) == [str(rows(41, 60))] and found.why == [UNDER_WAY]
+    assert numbers(found.maybe_sent) == [str(rows(41, 60))] and found.why == [UNDER_WAY]
 
 
 def test_of_an_open_intent_what_landed_was_sent_and_what_is_planned_may_be_there() -> None:
@@ -90,7 +90,7 @@ def test_of_an_open_intent_what_landed_was_sent_and_what_is_planned_may_be_there
     begun = Intent(IntentId(1), LaneId(1), "", Seq(40), Seq(70), {}, NOW, None, chunks)
     found = sent_ranges(holder(lane(40, (None, 0, 70))), SEALED, {"": begun})
     assert numbers(found.sent) == [str(rows(1, 50))]
-    assert numbers(found.may) == [str(rows(61, 70))] and found.why == [UNDER_WAY]
+    assert numbers(found.maybe_sent) == [str(rows(61, 70))] and found.why == [UNDER_WAY]
 
 
 def test_conditions_that_followed_each_other_are_told_apart_and_those_that_took_turns_are_not() -> None:
@@ -99,14 +99,15 @@ def test_conditions_that_followed_each_other_are_told_apart_and_those_that_took_
     assert found.why == []
     found = sent_ranges(holder(lane(60, ("a > 1", 0, 60), ("a > 2", 20, 40))), SEALED, {})
     assert found.sent == {} and found.why == [CONDITION_CHANGED]
-    assert (numbers(found.may, "a > 1"), numbers(found.may, "a > 2")) == ([str(rows(1, 60))], [str(rows(21, 40))])
+    assert numbers(found.maybe_sent, "a > 1") == [str(rows(1, 60))]
+    assert numbers(found.maybe_sent, "a > 2") == [str(rows(21, 40))]
 
 
 def test_a_mark_that_no_intent_explains_may_stand_for_rows_that_were_sent() -> None:
     """The ledger was lost, and the lane was written anew from what the sink said."""
     found = sent_ranges(holder(lane(50, (None, 40, 50)), start=10), SEALED, {})
-    assert numbers(found.may) == [str(rows(11, 40))] and found.why == [NOT_RECORDED]
-    assert numbers(sent_ranges(holder(lane(50, (None, 10, 50)), start=10), SEALED, {}).may) == []
+    assert numbers(found.maybe_sent) == [str(rows(11, 40))] and found.why == [NOT_RECORDED]
+    assert numbers(sent_ranges(holder(lane(50, (None, 10, 50)), start=10), SEALED, {}).maybe_sent) == []
 
 
 def test_whatever_the_past_no_number_that_was_promised_or_passed_is_left_out() -> None:
@@ -121,11 +122,11 @@ def test_whatever_the_past_no_number_that_was_promised_or_passed_is_left_out() -
         mark = chance.choice([None, chance.randrange(1, 130)])
         past = lane(mark, *((w, a, b) for w, (a, b) in by_where.items()))
         found = sent_ranges(holder(past, removed=True), SEALED, {})
-        told = {n for by in (found.sent, found.may) for w in by for rs in by[w].values() for r in rs
+        told = {n for by in (found.sent, found.maybe_sent) for w in by for rs in by[w].values() for r in rs
                 for n in range(int(r.lo), int(r.hi) + 1)}  # fmt: skip
         promised = {n for _, a, b in spans for n in range(a + 1, b + 1)} | set(range(1, (mark or 0) + 1))
         assert told == {n for n in promised if n <= SEALED}
-        assert found.why or not found.may
+        assert found.why or not found.maybe_sent
 
 
 def test_below_the_floor_everybody_who_was_there_then_may_hold_rows_that_nobody_can_look_at() -> None:
@@ -239,9 +240,9 @@ def test_whatever_still_shows_deleted_rows_is_named_with_what_keeps_it() -> None
     table = TableView("u", "file:/t", 2, {}, named, snapshots, {"fields": []}, 0, ref_rules=rules)
     found = snapshots_kept_by(table)
     assert found == {("branch", "main"): [3, 2, 1], ("tag", "old"): [1], ("branch", "side"): [5], ("", ""): [6]}
-    assert shown(found, set()) == Shown(0, ())
+    assert shown(found, set()) == RemainingSnapshots(0, ())
     said = shown(found, {SnapshotId(s) for s in (1, 2, 5)})
-    assert said.refs == 2 and len(said.said) == 3
-    for part, line in zip(("in its past (2)", "tag old", "branch side"), said.said, strict=True):
+    assert said.refs == 2 and len(said.messages) == 3
+    for part, line in zip(("in its past (2)", "tag old", "branch side"), said.messages, strict=True):
         assert part in line
-    assert "no branch has" in shown(found, {SnapshotId(6)}).said[0]
+    assert "no branch has" in shown(found, {SnapshotId(6)}).messages[0]

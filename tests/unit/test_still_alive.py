@@ -15,7 +15,7 @@ from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome
-from strandline.maintain.runs import StillAlive, recorded, rehearsed, run_scheduled
+from strandline.maintain.runs import StillAlive, perform, rehearse, run_scheduled
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedul
         if by_schedule:
             run_scheduled(context, dataset, MaintenanceKind.COMPACT, work, after=None)
         else:
-            recorded(context, dataset, MaintenanceKind.COMPACT, work)
+            perform(context, dataset, MaintenanceKind.COMPACT, work)
     assert committed == [0]
     with lake.ledger.read() as connection:
         assert runs.latest(connection)[0].outcome is MaintenanceOutcome.DIED
@@ -59,4 +59,4 @@ def test_a_dry_run_is_not_registered_and_nobody_takes_it_for_dead(lake: Lake) ->
         alive()
         return Nothing()
 
-    assert rehearsed(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work).run.dry_run
+    assert rehearse(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work).run.dry_run

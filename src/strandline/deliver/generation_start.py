@@ -47,7 +47,7 @@ def find_beginning(connection: Connection, dataset: DatasetId, instance: str, ge
 
 
 def _beginning(connection: Connection, record: SinkRecord) -> Beginning:
-    first = intents.first_of(connection, record)
+    first = intents.first_starts(connection, record)
     elsewhere: dict[str, tuple[Seq | None, Seq | None]] = {}
     for lane in lanes.unchecked(connection, record):
         number = lane_began(lane, record.start, first)

@@ -118,7 +118,7 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool, dry_run: bool) ->
         known = lanes.unchecked(connection, run.record)
         landed = intents.last_landed(connection, run.record)
         begun = {i.lane: i for i in intents.open_of(connection, run.record)}
-        first = intents.first_of(connection, run.record)
+        first = intents.first_starts(connection, run.record)
     began = {lane.id: lane_began(lane, run.record.start, first) for lane in known}
     answers = sink.held([(run.address(lane.partition), None) for lane in known])
     held = list(zip(known, answers, strict=True))

@@ -13,7 +13,7 @@ from strandline.iceberg.spark import publish
 from strandline.ingest.context import IngestContext
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
-from strandline.ledger.replicate import cuts, following, found_epochs
+from strandline.ledger.replicate import cuts, following, table_epochs
 from strandline.read import rollback
 
 
@@ -56,7 +56,7 @@ def _apply_in_table_epoch(work: IngestContext, dataset: Dataset, staged: Staged)
         if any(cut.at.cuts_out(staged.head) for cut in cuts.open_cuts(connection, dataset.id)):
             return None
         # Also at a site that claims a term: its promotion publishes staged blocks.
-        found_epochs.record(connection, work.witness, dataset, epoch)
+        table_epochs.record(connection, work.witness, dataset, epoch)
     return following.apply_again(work.ledger, staged)
 
 

@@ -1,7 +1,7 @@
-"""Retention rules and schedules that `strandline apply` stored, and what they are together with the settings file.
+"""Retention rules and schedules that `strandline apply` stored, and how they combine with those of the settings file.
 
-A rule or schedule has one place at a time: `apply` refuses what the settings file or the environment names. Where both
-have one, because it was added to the file later, the file's counts, and `status` says so.
+`apply` refuses a rule or schedule that the settings file or the environment sets. If it is added to the settings file
+later, the file's value counts, and `status` says so.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Effective:
 
     maintain: MaintainSettings
     reconcile: ReconcileSettings
-    overridden: tuple[str, ...]  # what was applied and does not count, because the settings file has it, too
+    overridden: tuple[str, ...]  # keys of applied ones that do not count, because the settings file has them, too
 
 
 def read(connection: sa.Connection) -> Applied:
@@ -63,39 +63,39 @@ def read(connection: sa.Connection) -> Applied:
 
 
 def effective(connection: sa.Connection, config: LakeConfig) -> Effective:
-    return overlaid(config, read(connection))
+    return combine(config, read(connection))
 
 
-def overlaid(config: LakeConfig, applied: Applied) -> Effective:
-    """The settings, and from `applied` what they do not name. Pure."""
+def combine(config: LakeConfig, applied: Applied) -> Effective:
+    """The rules and schedules of the settings, and the applied ones that the settings do not have. Pure."""
     maintain, reconcile = config.settings.maintain, config.settings.reconcile
     named = named_in_settings(config)
     crons = {kind: cron for kind, cron in applied.schedules.items() if schedule_key(kind) not in named}
-    changes: dict[str, object] = {f"{k}_schedule": crons[k] for k in MAINTENANCE if k in crons}
+    maintain_changes: dict[str, object] = {f"{k}_schedule": crons[k] for k in MAINTENANCE if k in crons}
     if applied.rules:
-        changes["retain"] = {**applied.rules, **maintain.rules()}
-    of_reconcile: dict[str, object] = {}
+        maintain_changes["retain"] = {**applied.rules, **maintain.rules()}
+    reconcile_changes: dict[str, object] = {}
     if RECONCILE in crons:
-        of_reconcile |= {"enabled": True, "schedule": crons[RECONCILE]}
+        reconcile_changes |= {"enabled": True, "schedule": crons[RECONCILE]}
     if RECONCILE_ACT in crons:
-        of_reconcile["dry_run"] = crons[RECONCILE_ACT] != "true"
+        reconcile_changes["dry_run"] = crons[RECONCILE_ACT] != "true"
     keys = {*map(schedule_key, applied.schedules), *map(rule_key, applied.rules)}
     return Effective(
-        maintain.model_copy(update=changes),
-        reconcile.model_copy(update=of_reconcile),
+        maintain.model_copy(update=maintain_changes),
+        reconcile.model_copy(update=reconcile_changes),
         tuple(sorted(keys & named.keys())),
     )
 
 
 def named_in_settings(config: LakeConfig) -> dict[str, str]:
-    """The rules and schedules that the settings file or the environment has: the key of each, and the setting."""
+    """The rules and schedules that the settings file or the environment has: their keys, each with its setting."""
     maintain = config.settings.maintain
-    found = {rule_key(name): f"maintain.retain.{name}" for name in maintain.rules()}
+    setting_by_key = {rule_key(name): f"maintain.retain.{name}" for name in maintain.rules()}
     for kind, settings in _SETTINGS_OF.items():
-        by_value = kind in MAINTENANCE and getattr(maintain, f"{kind}_schedule") is not None
-        if given := [s for s in settings if by_value or s in config.named]:
-            found[schedule_key(kind)] = given[0]
-    return found
+        has_value = kind in MAINTENANCE and getattr(maintain, f"{kind}_schedule") is not None
+        if named := [s for s in settings if has_value or s in config.named]:
+            setting_by_key[schedule_key(kind)] = named[0]
+    return setting_by_key
 
 
 def schedule_key(kind: str) -> str:
@@ -111,22 +111,22 @@ def rule_text(rule: RetainSettings) -> str:
 
 
 def change(connection: sa.Connection, key: str, *, before: str | None, after: str | None) -> None:
-    """Stores the value, or forgets it if `after` is None. `RefusedError` if the stored value is not `before`."""
+    """Stores the value, or deletes it if `after` is None. `RefusedError` if the stored value is not `before`."""
     stored = connection.execute(sa.select(applied_setting.c.value).where(applied_setting.c.name == key)).scalar()
     if stored == after:
         return
-    made: sa.Executable
-    there = (applied_setting.c.name == key, applied_setting.c.value == before)
+    statement: sa.Executable
+    is_unchanged = (applied_setting.c.name == key, applied_setting.c.value == before)
     if after is None:
-        made = applied_setting.delete().where(*there).returning(applied_setting.c.name)
+        statement = applied_setting.delete().where(*is_unchanged).returning(applied_setting.c.name)
     else:
         values = {"name": key, "value": after, "applied_at": utc_now()}
         if before is None:
             new = insert_into(connection, applied_setting).values(values).on_conflict_do_nothing()
-            made = new.returning(applied_setting.c.name)
+            statement = new.returning(applied_setting.c.name)
         else:
-            made = applied_setting.update().where(*there).values(values).returning(applied_setting.c.name)
-    if connection.execute(made).one_or_none() is None:
+            statement = applied_setting.update().where(*is_unchanged).values(values).returning(applied_setting.c.name)
+    if connection.execute(statement).one_or_none() is None:
         raise RefusedError(f"{key} was changed by another command meanwhile", hint="Run the command again.")
     audit.record(connection, Event.SETTING_APPLIED, setting=key, before=before, after=after)
 

@@ -1,8 +1,8 @@
 """The log of decisions: what was decided, why, and by whom. Its size depends on the number of decisions, not on the
 number of rows.
 
-It also stores since when a schedule is followed. Otherwise a daemon that is restarted at the very moment of a schedule,
-night after night, would never make its first run.
+It also stores when a daemon first followed a schedule. Otherwise a daemon that is restarted at the very moment of a
+schedule, night after night, would never make its first run.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ def latest(
 
 def followed_since(ledger: Ledger, crons: Mapping[str, str], now: datetime) -> datetime:
     """Returns when a daemon first followed exactly these schedules (by name of the job). The first caller stores it."""
-    found = find_followed_since(ledger, crons)
-    if found is None:
+    since = find_followed_since(ledger, crons)
+    if since is None:
         ledger.change(_insert, Event.SCHEDULE_FOLLOWED, now, _schedules_text(crons))
-    return found or now
+    return since or now
 
 
 def find_followed_since(ledger: Ledger, crons: Mapping[str, str]) -> datetime | None:
     """As `followed_since`, for readers: None if no daemon has followed exactly these schedules."""
     is_same = audit.c.event == Event.SCHEDULE_FOLLOWED.value, audit.c.detail == _schedules_text(crons)
     with ledger.read() as connection:
-        found = connection.execute(sa.select(sa.func.min(audit.c.at)).where(*is_same)).scalar()
-    return found if isinstance(found, datetime) else None
+        first = connection.execute(sa.select(sa.func.min(audit.c.at)).where(*is_same)).scalar()
+    return first if isinstance(first, datetime) else None
 
 
 def _schedules_text(crons: Mapping[str, str]) -> str:

@@ -28,20 +28,20 @@ def copy_ledger(path: Path, target: Path, *, busy_seconds: float, replace: bool,
     with _unnamed_copy(target) as part:
         with closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True, timeout=busy_seconds)) as source:
             source.isolation_level = None
-            # The shared lock is held until the copy was compared, so that nobody changes the ledger in between.
+            # The shared lock is held until the copy has been compared, so that nobody changes the ledger in between.
             source.execute("BEGIN")
             expected = _content(source)
             with closing(sqlite3.connect(sqlite_uri(part, "rw"), uri=True)) as copy:
                 source.backup(copy)
         with closing(sqlite3.connect(sqlite_uri(part, "ro"), uri=True)) as copy:
-            found = _checked_revision(copy, expected, path)
-            if revision is not None and found != revision:
+            copied = _checked_revision(copy, expected, path)
+            if revision is not None and copied != revision:
                 return False
         shutil.copymode(path, part)
         try:
             finish_file(part, target.absolute(), replace=replace)
         except FileExistsError as e:
-            raise StorageError(f"there is something at {target} already") from e
+            raise StorageError(f"{target} exists already") from e
     return True
 
 
@@ -65,22 +65,23 @@ _Content = tuple[list[tuple[object, ...]], dict[str, int], list[tuple[object, ..
 
 def _content(connection: sqlite3.Connection) -> _Content:
     """The schema, the number of rows of each table, and the counter."""
-    made = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
-    tables = [str(name) for kind, name, _ in made if kind == "table"]
+    schema = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
+    tables = [str(name) for kind, name, _ in schema if kind == "table"]
     counts = {name: int(connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0]) for name in tables}
     counter = connection.execute("SELECT * FROM sequence").fetchall() if "sequence" in tables else []
-    return made, counts, counter
+    return schema, counts, counter
 
 
 def _checked_revision(copy: sqlite3.Connection, expected: _Content, path: Path) -> str:
-    """Returns the version that the copy states; `LedgerUnreadable` if the copy is damaged or is not like the ledger."""
-    hint = "The copy was not kept. Check the disk, and the ledger itself with `strandline doctor`."
-    found = copy.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != ("ok",):
-        problem = found[0] if found else "the check returned nothing"
+    """Returns the version that the copy states; `LedgerUnreadable` if the copy is damaged or differs from the
+    ledger."""
+    hint = "The copy was deleted. Check the disk, and the ledger itself with `strandline doctor`."
+    result = copy.execute("PRAGMA integrity_check(1)").fetchone()
+    if result != ("ok",):
+        problem = result[0] if result else "the check returned nothing"
         raise LedgerUnreadable(f"the copy of {path} is damaged: {problem}", hint=hint)
     if _content(copy) != expected:
-        raise LedgerUnreadable(f"the copy of {path} does not hold what the ledger holds", hint=hint)
+        raise LedgerUnreadable(f"the copy of {path} differs from the ledger", hint=hint)
     revision = copy.execute("SELECT version_num FROM alembic_version").fetchone() if expected[2] else None
     if revision is None:
         raise LedgerUnreadable(f"{path} is not a ledger: it has no counter, or no version", hint=hint)

@@ -1,7 +1,7 @@
 """Closes a ledger while a migration moves its lake, and after that.
 
-A closed ledger refuses every change, by triggers on all of its tables. So a process that opened the ledger before, and
-slept, is refused like one that opens it now. Readers see the state in the counter's row, which they read first.
+Triggers on all tables of a closed ledger refuse every change. So they also stop a process that opened the ledger
+before it was closed. Readers see the state in the counter's row, which they read first.
 
     (open) ──close──▶ leaving ──leave──▶ left        the old ledger; `leave` is the commit point of a migration
               ▲          │
@@ -21,13 +21,12 @@ from sqlalchemy import event
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.ledger.schema.core import sequence
 
-_MARK = "the ledger is closed: "
+_MESSAGE_START = "the ledger is closed: "
 _FUNCTION = "the_ledger_is_closed"
 
 
 def explain_refusals(engine: sa.Engine) -> None:
-    """The refusal of a closed ledger becomes `LedgerMoved` wherever it is raised, also for callers that take a refusal
-    of the database for a conflict."""
+    """Turns the refusal of a closed ledger into `LedgerMoved`, also for callers that would take it for a conflict."""
 
     @event.listens_for(engine, "handle_error")
     def _on_error(context: sa.engine.ExceptionContext) -> None:
@@ -36,10 +35,10 @@ def explain_refusals(engine: sa.Engine) -> None:
 
 def raise_if_closed(error: BaseException) -> None:
     """Raises LedgerMoved if the error is the refusal of a closed ledger."""
-    _, is_closed, said = str(error).partition(_MARK)
+    _, is_closed, rest = str(error).partition(_MESSAGE_START)
     if is_closed:
-        found, _ = json.JSONDecoder().raw_decode(said)  # PostgreSQL's driver adds lines about where it happened
-        raise LedgerMove(MoveState(found[0]), found[1], found[2]).refusal() from error
+        (state, move_id, place), _ = json.JSONDecoder().raw_decode(rest)  # PostgreSQL's driver appends a context
+        raise LedgerMove(MoveState(state), move_id, place).refusal() from error
 
 
 def move_of(row: Any) -> LedgerMove | None:
@@ -53,7 +52,7 @@ def read_move(connection: sa.Connection) -> LedgerMove | None:
 
 
 def read_lake(connection: sa.Connection) -> str | None:
-    """The lake of a ledger in whatever state; None if it has no counter."""
+    """The lake of a ledger, in whatever state the ledger is; None if it has no counter."""
     return connection.scalar(sa.select(sequence.c.lake))
 
 
@@ -73,13 +72,13 @@ def close(connection: sa.Connection, move: LedgerMove) -> None:
     """Closes the ledger for changes with this transaction, or stores another state if it is closed."""
     remove_triggers(connection)
     connection.execute(sequence.update().values(move_state=move.state.value, move_id=move.id, move_place=move.place))
-    text = _MARK + json.dumps([move.state.value, move.id, move.place])
+    text = _MESSAGE_START + json.dumps([move.state.value, move.id, move.place])
     for statement in _triggers(connection, text.replace("'", "''")):
         connection.exec_driver_sql(statement)
 
 
 def reopen(connection: sa.Connection) -> None:
-    """The database refuses it for a ledger that was left."""
+    """Opens the ledger for changes again. The database refuses this for a ledger that was left."""
     remove_triggers(connection)
     connection.execute(sequence.update().values(move_state=None, move_id=None, move_place=None))
 
@@ -88,23 +87,23 @@ def remove_triggers(connection: sa.Connection) -> None:
     if connection.dialect.name != "sqlite":
         connection.exec_driver_sql(f"DROP FUNCTION IF EXISTS {_FUNCTION}() CASCADE")
         return
-    made = connection.exec_driver_sql(
+    triggers = connection.exec_driver_sql(
         "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'closed|_%' ESCAPE '|'"
     )
-    for (name,) in made.all():
+    for (name,) in triggers.all():
         connection.exec_driver_sql(f"DROP TRIGGER {name}")
 
 
 def _triggers(connection: sa.Connection, text: str) -> Iterator[str]:
     tables = sorted(_tables(connection))
     if connection.dialect.name != "sqlite":
-        text = text.replace("%", "%%")  # for its driver
+        text = text.replace("%", "%%")  # PostgreSQL's driver takes % for a parameter
         yield (
             f"CREATE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $closed$ BEGIN RAISE EXCEPTION "
             f"USING MESSAGE = '{text}', ERRCODE = 'object_not_in_prerequisite_state'; END $closed$"
         )
         for table in tables:
-            # Of the statement: it fires before the triggers of a row, which may refuse with other words.
+            # A statement's trigger fires before those of its rows, which may refuse with another message.
             yield (
                 f"CREATE TRIGGER closed_{table} BEFORE INSERT OR UPDATE OR DELETE ON {table} "
                 f"FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION}()"
@@ -119,7 +118,7 @@ def _triggers(connection: sa.Connection, text: str) -> Iterator[str]:
 
 
 def _tables(connection: sa.Connection) -> set[str]:
-    """Those of the ledger: a database of PostgreSQL may have others."""
-    from strandline.ledger.every_table import metadata
+    """The tables of the ledger. A PostgreSQL database may have others."""
+    from strandline.ledger.all_tables import metadata
 
     return set(metadata.tables)

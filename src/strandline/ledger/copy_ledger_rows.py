@@ -1,7 +1,7 @@
 """Copies every row of a ledger to another database: SQLite to PostgreSQL, the other way, or to the same kind.
 
 The copy is one transaction of the target: schema, rows, the next ids, and the state `arriving`, which refuses changes.
-The rows are compared before it commits. The source must be closed, so that nobody changes it meanwhile.
+The rows are compared before the commit. The source must be closed, so that nobody changes it meanwhile.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from strandline.core import failpoints
 from strandline.core.errors import LedgerUnreadable, RefusedError, StorageError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.ledger import closed_ledger
+from strandline.ledger.all_tables import metadata
 from strandline.ledger.engine import Ledger
-from strandline.ledger.every_table import metadata
 from strandline.ledger.move_steps import check_leaving
 
 _ROWS_AT_ONCE = 1000
 _MOVE_COLUMNS = frozenset({"move_state", "move_id", "move_place"})
 
 Respell = Callable[[str], str]
-Respelled = Mapping[tuple[str, str], Respell]  # by table and column: texts that name a place that moves, too
+Respelled = Mapping[tuple[str, str], Respell]  # by table and column: rewrites paths that move with the lake
 OnCopiedRows = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TableDigest:
     rows: int
-    digest: str  # of the rows, in whatever order they come
+    digest: str  # of the rows, in any order
 
 
 LedgerDigest = Mapping[str, TableDigest]
 
 
 class _Digest:
-    """The sum of the rows' hashes: databases sort texts in different orders."""
+    """The sum of the rows' hashes: it does not depend on their order, and databases sort text differently."""
 
     def __init__(self) -> None:
         self._rows, self._sum = 0, 0
 
     def add(self, row: Mapping[str, Any]) -> None:
-        spelled = json.dumps([[name, row[name]] for name in sorted(row)], default=str)
-        self._sum += int.from_bytes(hashlib.blake2b(spelled.encode("utf-8", "surrogatepass"), digest_size=32).digest())
+        text = json.dumps([[name, row[name]] for name in sorted(row)], default=str)
+        self._sum += int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).digest())
         self._rows += 1
 
     def result(self) -> TableDigest:
@@ -65,12 +65,13 @@ def copy_rows(
     respelled: Respelled | None = None,
     on_rows: OnCopiedRows | None = None,
 ) -> LedgerDigest:
-    """What the target holds then, `arriving` with this move. A copy of an earlier attempt is replaced. Raises
-    RefusedError if a ledger is in use there, and LedgerUnreadable if source and copy differ."""
+    """Copies all rows, and returns the digest of the copy. The target is then `arriving` with this move. The copy of an
+    earlier attempt is replaced. Raises RefusedError if the target is a ledger in use, and LedgerUnreadable if source
+    and copy differ."""
     if target.path is not None:
         check_place(target)
         target.path.touch()
-    with source.read_at_once() as old, target.write() as new:
+    with source.read_consistent() as old, target.write() as new:
         check_leaving(old, move)
         _begin(target, new, LedgerMove(MoveState.ARRIVING, move.id, source.place), closed_ledger.read_lake(old))
         _check_schema(old, new, target)
@@ -92,47 +93,47 @@ def copy_rows(
 
 
 def check_place(target: Ledger) -> None:
-    """Raises StorageError if a SQLite ledger cannot be made there."""
+    """Raises StorageError if a SQLite ledger cannot be created at the target's path."""
     if target.path is None:
         return
     folder = target.path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise StorageError(f"there can be no ledger at {target.path}: {e.strerror}", hint="Check ledger.url.") from e
+        raise StorageError(f"no ledger can be created at {target.path}: {e.strerror}", hint="Check ledger.url.") from e
     if not os.access(folder, os.W_OK) or target.path.is_dir():
-        raise StorageError(f"there can be no ledger at {target.path}", hint="Check ledger.url and its folder.")
+        raise StorageError(f"no ledger can be created at {target.path}", hint="Check ledger.url and its folder.")
 
 
 def check_texts(source: Ledger) -> None:
-    """Raises RefusedError for texts that SQLite has and PostgreSQL cannot have."""
-    with source.read_at_once() as connection:
+    """Raises RefusedError if the ledger has text that SQLite can store and PostgreSQL cannot."""
+    with source.read_consistent() as connection:
         for table in _reflected(connection):
             for row in _rows(connection, table, list(table.columns)):
                 if wrong := [name for name, value in row.items() if isinstance(value, str) and "\0" in value]:
                     raise RefusedError(
                         f"a row of the ledger's table {table.name} has a NUL character in {wrong[0]}, which PostgreSQL "
-                        "does not take",
+                        "cannot store",
                         hint="Name another SQLite file as the new ledger.",
                     )
 
 
 def digest_ledger(ledger: Ledger) -> LedgerDigest:
-    """Of every table, without the state of a migration."""
-    with ledger.read_at_once() as connection:
+    """The digests of all tables, without the state of a migration."""
+    with ledger.read_consistent() as connection:
         return _digest_of(connection, _reflected(connection))
 
 
 def _begin(target: Ledger, connection: sa.Connection, ours: LedgerMove, lake: str | None) -> None:
-    """Makes the schema of `target`, or brings that of an earlier attempt up to date. Raises RefusedError for a ledger
-    in use, and for the copy of another ledger: it may be the only one that another lake has."""
+    """Creates the schema of `target`, or migrates that of an earlier attempt to this version. Raises RefusedError for a
+    ledger in use, and for the copy of another ledger: it may be the only one that another lake has."""
     if not sa.inspect(connection).has_table("sequence"):
         target.upgrade_within(connection)
         return
-    closed_ledger.lock_all(connection)  # nobody opens it from here on
+    closed_ledger.lock_all(connection)  # nobody can open this ledger for changes from here on
     move = closed_ledger.read_move(connection)
-    found = closed_ledger.read_lake(connection)
-    if move is None or (move.state, move.place) != (ours.state, ours.place) or found not in (None, lake):
+    stored_lake = closed_ledger.read_lake(connection)
+    if move is None or (move.state, move.place) != (ours.state, ours.place) or stored_lake not in (None, lake):
         raise RefusedError(
             f"there is a ledger already at {target.place}",
             hint="Name an empty database, or a file that does not exist.",
@@ -142,10 +143,10 @@ def _begin(target: Ledger, connection: sa.Connection, ours: LedgerMove, lake: st
 
 
 def _check_schema(old: sa.Connection, new: sa.Connection, target: Ledger) -> None:
-    """What only one of the two has would be lost, or be missing."""
+    """Raises LedgerUnreadable unless both have the same tables and columns: some values would be lost or missing."""
     if _columns(old) != _columns(new):
         raise LedgerUnreadable(
-            f"the ledger at {target.place} has other columns than the one that moves",
+            f"the ledger at {target.place} does not have the same columns as the ledger that moves",
             hint="Nothing was copied. Remove that copy, and run the migration again.",
         )
 
@@ -156,11 +157,11 @@ def _columns(connection: sa.Connection) -> dict[str, set[str]]:
 
 
 def _reflected(connection: sa.Connection) -> list[sa.Table]:
-    """The tables as the database has them, each behind those that it refers to. Their types are the stored ones: the
-    ledger's own types would mask texts a second time."""
-    found = sa.MetaData()
-    found.reflect(connection, only=sorted(metadata.tables))
-    return list(found.sorted_tables)
+    """The tables as the database has them, each after those that it refers to. Their types are those of the database:
+    the ledger's own types would mask secrets in text a second time."""
+    reflected = sa.MetaData()
+    reflected.reflect(connection, only=sorted(metadata.tables))
+    return list(reflected.sorted_tables)
 
 
 def _copy_table(old: sa.Connection, new: sa.Connection, table: sa.Table, respelled: Respelled) -> TableDigest:
@@ -168,36 +169,36 @@ def _copy_table(old: sa.Connection, new: sa.Connection, table: sa.Table, respell
     changed = {c.name: respelled[table.name, c.name] for c in columns if (table.name, c.name) in respelled}
     digest = _Digest()
     rows = _rows(old, table, columns)
-    while some := list(islice(rows, _ROWS_AT_ONCE)):
-        for row in some:
+    while page := list(islice(rows, _ROWS_AT_ONCE)):
+        for row in page:
             for name, respell in changed.items():
                 row[name] = row[name] if row[name] is None else respell(row[name])
             digest.add(row)
-        new.execute(table.insert(), some)
+        new.execute(table.insert(), page)
     return digest.result()
 
 
 def _rows(connection: sa.Connection, table: sa.Table, columns: list[sa.Column[Any]]) -> Iterator[dict[str, Any]]:
     keys = list(table.primary_key.columns)  # in the order of ids: a row may refer to an earlier one of its own table
-    found = connection.execute(sa.select(*columns).order_by(*keys), execution_options={"yield_per": _ROWS_AT_ONCE})
-    for row in found.mappings():
+    rows = connection.execute(sa.select(*columns).order_by(*keys), execution_options={"yield_per": _ROWS_AT_ONCE})
+    for row in rows.mappings():
         yield dict(row)
 
 
 def _digest_of(connection: sa.Connection, tables: list[sa.Table]) -> LedgerDigest:
-    found: dict[str, TableDigest] = {}
+    digests: dict[str, TableDigest] = {}
     for table in tables:
         digest = _Digest()
         for row in _rows(connection, table, [c for c in table.columns if c.name not in _MOVE_COLUMNS]):
             digest.add(row)
-        found[table.name] = digest.result()
-    return found
+        digests[table.name] = digest.result()
+    return digests
 
 
 @contextmanager
 def _without_triggers(connection: sa.Connection, tables: list[sa.Table]) -> Iterator[None]:
-    """Rows come in their last state, and the triggers refuse what cannot become that in one step. If the block fails,
-    its transaction does, and the triggers are back."""
+    """Switches the tables' triggers off in the block: they would refuse to insert a row in a state that only an update
+    can reach. If the block fails, the rollback of the transaction brings them back."""
     if connection.dialect.name != "sqlite":
         for table in tables:
             connection.exec_driver_sql(f"ALTER TABLE {table.name} DISABLE TRIGGER USER")
@@ -205,11 +206,11 @@ def _without_triggers(connection: sa.Connection, tables: list[sa.Table]) -> Iter
         for table in tables:
             connection.exec_driver_sql(f"ALTER TABLE {table.name} ENABLE TRIGGER USER")
         return
-    made = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").all()
-    for name, _ in made:
+    triggers = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").all()
+    for name, _ in triggers:
         connection.exec_driver_sql(f"DROP TRIGGER {name}")
     yield
-    for _, sql in made:
+    for _, sql in triggers:
         connection.exec_driver_sql(sql)
 
 

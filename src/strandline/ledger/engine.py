@@ -30,7 +30,7 @@ from strandline.ledger.backup import copy_ledger, sqlite_uri
 from strandline.ledger.closed_ledger import explain_refusals, raise_if_closed
 from strandline.ledger.database_errors import REBUILD_HINT, explain_postgres, explain_sqlite, is_answer, is_locked
 from strandline.ledger.lock_holder import LOCK_HELD
-from strandline.ledger.postgres import postgres_engine, shown
+from strandline.ledger.postgres import postgres_engine, printable
 from strandline.ledger.schema import core
 from strandline.ledger.write_right import Unlimited, WriteRight
 
@@ -48,7 +48,8 @@ _MIGRATION_LOCK = 0x73747261_6E646C6E  # the key of an advisory lock: any number
 
 _PARAMETERS_AT_ONCE_MAX = 500
 _T = TypeVar("_T")
-_Asked = ParamSpec("_Asked")
+_P = ParamSpec("_P")
+
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
@@ -63,9 +64,9 @@ def slices(items: Iterable[_T], parameters_each: int = 1) -> Iterator[list[_T]]:
 def rows_with(
     connection: sa.Connection, query: sa.Select[Any], column: sa.ColumnElement[Any], values: Iterable[Any]
 ) -> Iterator[Any]:
-    """The rows of the query in which the column has one of the values, however many these are."""
-    for some in slices(values):
-        yield from connection.execute(query.where(column.in_(some)))
+    """The rows of the query in which the column has one of the values, of which there may be any number."""
+    for part in slices(values):
+        yield from connection.execute(query.where(column.in_(part)))
 
 
 def one_of(connection: sa.Connection, values: Iterable[str]) -> sa.Select[tuple[str]]:
@@ -100,7 +101,7 @@ class Ledger:
     @property
     def place(self) -> str:
         """The ledger's path, or its address without the password, for messages."""
-        return str(self.path) if self.path is not None else shown(self.engine.url)
+        return str(self.path) if self.path is not None else printable(self.engine.url)
 
     def _sqlite_engine(self, path: Path) -> sa.Engine:
         busy_seconds = self._busy_seconds
@@ -126,7 +127,7 @@ class Ledger:
             pool_use_lifo=True,
             hide_parameters=True,
         )
-        _keep_only_untouched(engine, path)
+        _reuse_while_unchanged(engine, path)
 
         @event.listens_for(engine, "begin")
         def _begin(connection: sa.Connection) -> None:
@@ -144,23 +145,19 @@ class Ledger:
             yield connection
 
     @contextmanager
-    def read_at_once(self) -> Iterator[sa.Connection]:
-        """Like `read`, and all queries see the ledger as it was at the first of them. On SQLite they always do."""
+    def read_consistent(self) -> Iterator[sa.Connection]:
+        """Like `read`, but all queries see the ledger as it was at the first of them. On SQLite they always do."""
         with self._translated(), self.engine.connect() as bare:
             connection = bare if self.is_sqlite else bare.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
                 yield connection
 
-    def query(
-        self, ask: Callable[Concatenate[sa.Connection, _Asked], _T], *args: _Asked.args, **kwargs: _Asked.kwargs
-    ) -> _T:
+    def query(self, ask: Callable[Concatenate[sa.Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """The result of one query in a transaction of its own."""
         with self.read() as connection:
             return ask(connection, *args, **kwargs)
 
-    def change(
-        self, make: Callable[Concatenate[sa.Connection, _Asked], _T], *args: _Asked.args, **kwargs: _Asked.kwargs
-    ) -> _T:
+    def change(self, make: Callable[Concatenate[sa.Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """The result of one change in a transaction of its own."""
         with self.write() as connection:
             return make(connection, *args, **kwargs)
@@ -191,7 +188,7 @@ class Ledger:
         return explain_postgres(error, self.engine, answered=answered)
 
     def exists(self) -> bool:
-        """Whether there is a ledger, even an unreadable one."""
+        """Whether there is a ledger, readable or not."""
         if self.path is not None:
             return self.path.exists() and self.path.stat().st_size > 0  # an empty file holds nothing to lose
         with self._translated(), self.engine.connect() as connection:
@@ -199,10 +196,10 @@ class Ledger:
 
     def revision(self) -> str:
         with self.read() as connection:
-            found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-        if not isinstance(found, str):
-            raise LedgerUnreadable("the ledger does not say its version", hint=REBUILD_HINT)
-        return found
+            revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        if not isinstance(revision, str):
+            raise LedgerUnreadable("the ledger has no version", hint=REBUILD_HINT)
+        return revision
 
     def create(self, lake: str) -> None:
         """Creates an empty ledger for a lake; `LedgerUnreadable` if there is one."""
@@ -222,17 +219,17 @@ class Ledger:
         Raises `LedgerTooNew` for a version that this program does not know, `LedgerMissing` if there is no ledger."""
         if not self.exists():
             raise LedgerMissing(f"there is no ledger at {self.place}", hint=REBUILD_HINT)
-        found = self.revision()
-        if found == REVISIONS[-1]:
+        revision = self.revision()
+        if revision == REVISIONS[-1]:
             return None
-        if found not in REVISIONS:
+        if revision not in REVISIONS:
             raise LedgerTooNew(
-                f"the ledger has version {found}, this program knows up to {REVISIONS[-1]}",
+                f"the ledger has version {revision}, this program knows up to {REVISIONS[-1]}",
                 hint="Use the newer version of Strandline that made it.",
             )
-        copy = None if self.path is None else self._copy_before_migration(self.path, found)
+        copy = None if self.path is None else self._copy_before_migration(self.path, revision)
         self._upgrade()
-        return Migrated(found, REVISIONS[-1], copy)
+        return Migrated(revision, REVISIONS[-1], copy)
 
     def _copy_before_migration(self, path: Path, found: str) -> Path | None:
         """Copies the ledger while its version is `found`; None if another process has migrated it since."""
@@ -280,18 +277,18 @@ class Ledger:
         self.engine.dispose()
 
 
-def _keep_only_untouched(engine: sa.Engine, file: Path) -> None:
+def _reuse_while_unchanged(engine: sa.Engine, file: Path) -> None:
     """Reuses a connection only while the file is exactly as the connection left it, and opens the file again otherwise.
 
-    A process then notices that the ledger was restored under it: it never reads cached pages of the old file, and
-    never writes to a file that no longer has a name."""
+    So a process notices that the ledger was restored meanwhile: it never reads cached pages of the old file, and never
+    writes to a deleted file."""
 
-    def now() -> tuple[int, ...] | None:
+    def file_state() -> tuple[int, ...] | None:
         try:
-            found = file.stat()
+            status = file.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
     @event.listens_for(engine, "connect")
     def _connected(_connection: Any, record: Any) -> None:
@@ -299,13 +296,13 @@ def _keep_only_untouched(engine: sa.Engine, file: Path) -> None:
 
     @event.listens_for(engine, "checkout")
     def _checked_out(_connection: Any, record: Any, _proxy: Any) -> None:
-        if not record.info.pop("fresh", False) and record.info.get("left") != now():
+        if not record.info.pop("fresh", False) and record.info.get("left") != file_state():
             raise sa.exc.DisconnectionError("the file is not as this connection left it")
 
     @event.listens_for(engine, "checkin")
     def _checked_in(_connection: Any, record: Any) -> None:
         # In WAL mode the file itself does not show what was written.
-        record.info["left"] = now() if sqlite3.sqlite_version_info < _WAL_IS_SAFE_FROM else None
+        record.info["left"] = file_state() if sqlite3.sqlite_version_info < _WAL_IS_SAFE_FROM else None
 
 
 def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:

@@ -60,14 +60,15 @@ class LeaseColumns:
         return lease if changed.rowcount == 1 else None
 
     def give_all(self, connection: sa.Connection, rows: Iterable[int], *, seconds: float) -> dict[int, Lease]:
-        """Gives all rows to one holder, with one token. The caller's transaction has locked them, free."""
+        """Gives the leases of all rows to one holder, with one token. The caller has locked the rows, and found their
+        leases free."""
         token, until = uuid4().hex, _in(seconds)
         given: dict[int, Lease] = {}
-        for some in slices(rows):
+        for part in slices(rows):
             connection.execute(
-                self._table.update().where(self._id.in_(some)).values({self._token: token, self._until: until})
+                self._table.update().where(self._id.in_(part)).values({self._token: token, self._until: until})
             )
-            given |= {row: Lease(row, token) for row in some}
+            given |= {row: Lease(row, token) for row in part}
         return given
 
     def renew(self, ledger: Ledger, lease: Lease, *, seconds: float) -> bool:
@@ -82,7 +83,7 @@ class LeaseColumns:
         return connection.execute(self._table.update().where(*own).values(values)).rowcount == 1
 
     def release_all(self, connection: sa.Connection) -> int:
-        """Returns how many leases were held."""
+        """Ends all leases. Returns how many were held."""
         held = self._token.is_not(None)
         return int(connection.execute(self._table.update().where(held).values(self.no_lease)).rowcount)
 

@@ -32,16 +32,17 @@ class LiveWriter:
 def find_live_writers(
     connection: sa.Connection, now: datetime, *, lease_seconds: float, files_move: bool
 ) -> list[LiveWriter]:
-    """Work that a lease, a heartbeat or an open block shows. `lease_seconds`: a maintenance job without a heartbeat for
-    this long is dead. `files_move`: files that the reconciler keeps must not be under way, nor in its quarantine."""
-    found = [*_blocks(connection, now), *_leases(connection, now), *_jobs(connection, now, lease_seconds)]
+    """Unfinished work, by leases, heartbeats and open blocks. `lease_seconds`: a maintenance run without a heartbeat
+    for this long is dead. `files_move`: then the reconciler may have no unfinished run and no file in its
+    quarantine."""
+    writers = [*_blocks(connection, now), *_leases(connection, now), *_jobs(connection, now, lease_seconds)]
     if connection.scalar(sa.select(site.c.promoting_term)) is not None:
-        found.append(LiveWriter("a promotion of this site is under way", "finish it with `strandline promote`"))
-    return found + (_files(connection) if files_move else [])
+        writers.append(LiveWriter("a promotion of this site is under way", "finish it with `strandline promote`"))
+    return writers + (_files(connection) if files_move else [])
 
 
 def _blocks(connection: sa.Connection, now: datetime) -> Iterator[LiveWriter]:
-    """A block that a leader offered has no writer of its own: any site that follows applies it later."""
+    # An offered block is not in the way while it waits: a follower has no writer for it until it applies it.
     is_waiting = block.c.offered & (block.c.state == "reserved") & (block.c.lease_until <= now)
     rows = connection.execute(
         sa.select(block.c.lo, block.c.hi, block.c.batch_id, block.c.state, block.c.lease_until, dataset.c.name)
@@ -51,16 +52,16 @@ def _blocks(connection: sa.Connection, now: datetime) -> Iterator[LiveWriter]:
         .limit(_SHOWN_MAX)
     )
     for row in rows:
-        lives = row.lease_until is not None and row.lease_until > now
-        remedy = f"it may write until {row.lease_until:%H:%M:%S} UTC" if lives else _RECOVER
+        is_leased = row.lease_until is not None and row.lease_until > now
+        remedy = f"it may write until {row.lease_until:%H:%M:%S} UTC" if is_leased else _RECOVER
         yield LiveWriter(f"block {row.lo} to {row.hi} of {row.name} is open (batch {row.batch_id})", remedy)
 
 
 def _leases(connection: sa.Connection, now: datetime) -> Iterator[LiveWriter]:
-    stop = "stop `strandline run`, and what else delivers, or wait until {} UTC"
+    stop = "stop `strandline run` and everything else that delivers, or wait until {} UTC"
     live = sink.c.lease_token.is_not(None) & (sink.c.lease_until > now)
     for row in connection.execute(sa.select(sink.c.name, sink.c.lease_until).where(live).limit(_SHOWN_MAX)):
-        yield LiveWriter(f'somebody delivers to sink "{row.name}"', stop.format(f"{row.lease_until:%H:%M:%S}"))
+        yield LiveWriter(f'a process delivers to sink "{row.name}"', stop.format(f"{row.lease_until:%H:%M:%S}"))
     live = receive_batch.c.lease_token.is_not(None) & (receive_batch.c.lease_until > now)
     receiving = sa.select(receive_batch.c.batch_id, receive_batch.c.lease_until).where(live, *UNFINISHED)
     for row in connection.execute(receiving.limit(_SHOWN_MAX)):
@@ -83,14 +84,15 @@ def _jobs(connection: sa.Connection, now: datetime, lease_seconds: float) -> Ite
 def _files(connection: sa.Connection) -> list[LiveWriter]:
     if connection.execute(sa.select(reconcile_run.c.id).where(reconcile_run.c.state == "running")).first():
         return [LiveWriter("a run of the reconciler did not end", "`strandline reconcile --act` settles it")]
-    kept = connection.scalar(sa.select(sa.func.count()).where(swept_file.c.state.in_(("begun", "held", "purging"))))
+    in_quarantine = swept_file.c.state.in_(("begun", "held", "purging"))
+    quarantined = connection.scalar(sa.select(sa.func.count()).where(in_quarantine))
     remedy = "restore or purge them: `strandline reconcile restore`, `strandline reconcile purge`"
-    return [LiveWriter(f"{kept} files are in the reconciler's quarantine", remedy)] if kept else []
+    return [LiveWriter(f"{quarantined} files are in the reconciler's quarantine", remedy)] if quarantined else []
 
 
 def find_processes(ledger: Ledger) -> list[LiveWriter]:
-    """Other processes that have the ledger open, such as an idle daemon. On SQLite, as far as this system says so: it
-    does not show the processes of other containers."""
+    """Other processes that have the ledger open, such as an idle daemon. On SQLite, it finds only those that the system
+    shows: not the processes of other containers."""
     if ledger.path is not None:
         names = [str(user) for user in find_users(_files_of(ledger.path))]
     else:

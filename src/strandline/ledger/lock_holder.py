@@ -1,4 +1,4 @@
-"""Finds the process that holds a lock on a file: a person can end a process, and can do nothing about "busy".
+"""Finds the process that holds a lock on a file. A message that names it is of use: a person can end that process.
 
 Linux lists every lock in `/proc/locks`. This module never opens the locked file itself: when a process closes any
 descriptor of a file, it loses all its locks on that file, SQLite's too.
@@ -42,17 +42,17 @@ def find_holder(*files: Path) -> LockHolder | None:
     """Another process that locks one of the files: a stopped process first, then a writer. None if there is none or
     the system does not list locks."""
     wanted = {inode for inode in map(_inode, files) if inode is not None}
-    found: dict[int, bool] = {}
+    writes_by_pid: dict[int, bool] = {}
     for pid, inode, writes in _locks():
         if inode in wanted and pid != os.getpid() and _has_open(pid, files):
-            found[pid] = found.get(pid, False) or writes
-    holders = [(holder, writes) for pid, writes in found.items() if (holder := _describe(pid)) is not None]
+            writes_by_pid[pid] = writes_by_pid.get(pid, False) or writes
+    holders = [(holder, writes) for pid, writes in writes_by_pid.items() if (holder := _describe(pid)) is not None]
     return max(holders, key=lambda h: (h[0].is_stopped, h[1]), default=(None, False))[0]
 
 
 def find_users(files: tuple[Path, ...]) -> list[LockHolder]:
-    """Other processes that have one of the files open, as far as this process may see it. Empty where the system lists
-    no open files."""
+    """Other processes that have one of the files open, as far as this process has permission to see that. Empty where
+    the system does not list open files."""
     pids = sorted(int(p.name) for p in Path("/proc").glob("[0-9]*") if p.name.isdigit()) if _LOCKS.exists() else []
     using = (pid for pid in pids if pid != os.getpid() and _has_open(pid, files, unknown=False))
     return [user for pid in using if (user := _describe(pid)) is not None]

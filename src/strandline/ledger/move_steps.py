@@ -1,4 +1,4 @@
-"""The steps of a migration in the ledgers: each is one transaction, and can be repeated."""
+"""The steps that a migration takes in both ledgers. Each is one transaction, and can be repeated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from strandline.ledger.witness import Witness
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """What a migration takes away from the old ledger's place, besides the ledger."""
+    """What a migration moves besides the ledger."""
 
     lease_seconds: float  # a maintenance job without a heartbeat for this long is dead
     files: bool
@@ -39,41 +39,41 @@ def find_move(ledger: Ledger) -> LedgerMove | None:
     return ledger.query(closed_ledger.read_move)
 
 
-def is_made(connection: sa.Connection) -> bool:
-    """Whether the database has a ledger: one that dies while it is filled may leave a file with nothing in it. Raises
-    RefusedError for the database of something else."""
+def has_ledger(connection: sa.Connection) -> bool:
+    """Whether the database has a ledger. A migration that died early may have left an empty file. Raises RefusedError
+    for a SQLite file with other tables."""
     tables = sa.inspect(connection).get_table_names()
     if not tables or sequence_table.name in tables:
         return bool(tables)
     if connection.dialect.name == "sqlite":
         raise RefusedError(
-            "the file of a ledger holds something else",
+            "the file of the ledger holds something else",
             hint="Check ledger.url in both settings files, and name a file that does not exist.",
         )
     return False
 
 
 def find_obstacles(ledger: Ledger, witness: Witness, leaving: Leaving) -> list[LiveWriter]:
-    """What `close` would refuse for."""
+    """The obstacles for which `close` would refuse."""
     return ledger.query(_obstacles, witness, leaving, ledger.config) + find_processes(ledger)
 
 
 def close(ledger: Ledger, witness: Witness, move: LedgerMove, leaving: Leaving) -> LedgerMove:
-    """Closes the ledger for all changes. Returns the migration that it names: one that was begun before is continued.
-    Raises RefusedError while anybody writes."""
+    """Closes the ledger for all changes. Returns the migration that the ledger then names: an earlier one, if that has
+    begun and has not ended. Raises RefusedError while anybody writes."""
     with ledger.write() as connection:
         closed_ledger.lock_all(connection)
-        if (known := closed_ledger.read_move(connection)) is not None:
-            return known
+        if (begun := closed_ledger.read_move(connection)) is not None:
+            return begun
         refuse_for(_obstacles(connection, witness, leaving, ledger.config) + find_processes(ledger))
         closed_ledger.close(connection, move)
     return move
 
 
 @contextmanager
-def held(ledger: Ledger, move: LedgerMove) -> Iterator[Callable[[], None]]:
-    """Nobody can call the migration off inside the block. Yields a function that checks this again, for a process that
-    may have slept. Raises RefusedError if it was called off."""
+def keep_under_way(ledger: Ledger, move: LedgerMove) -> Iterator[Callable[[], None]]:
+    """Keeps others from calling the migration off while the block runs. Yields a function that checks this again, for a
+    process that may have been suspended. Raises RefusedError if the migration was called off."""
     with ledger.write() as connection:
         closed_ledger.lock_counter(connection)
         check_leaving(connection, move)
@@ -82,8 +82,8 @@ def held(ledger: Ledger, move: LedgerMove) -> Iterator[Callable[[], None]]:
 
 def check_leaving(connection: sa.Connection, move: LedgerMove) -> None:
     """Raises RefusedError unless this migration is under way."""
-    found = closed_ledger.read_move(connection)
-    if found is None or found.id != move.id or found.state is not MoveState.LEAVING:
+    current = closed_ledger.read_move(connection)
+    if current is None or current.id != move.id or current.state is not MoveState.LEAVING:
         raise RefusedError(
             "this migration was called off meanwhile",
             hint="Run `strandline migrate --to FILE` to begin again.",
@@ -108,11 +108,11 @@ def call_off(ledger: Ledger, put_back: Callable[[LedgerMove | None], list[str]])
 def reopen(ledger: Ledger, move_id: str, expected: MoveState) -> None:
     """Opens the ledger for changes. Does nothing if it is open."""
     with ledger.write() as connection:
-        found = closed_ledger.read_move(connection)
-        if found is None:
+        current = closed_ledger.read_move(connection)
+        if current is None:
             return
-        if found.id != move_id or found.state is not expected:
-            raise found.refusal()
+        if current.id != move_id or current.state is not expected:
+            raise current.refusal()
         closed_ledger.reopen(connection)
 
 
@@ -132,35 +132,33 @@ def refuse_for(obstacles: list[LiveWriter]) -> None:
         raise RefusedError(f"the lake is in use: {shown}", hint=f"Before the lake can move: {'; '.join(remedies)}.")
 
 
-def _obstacles(
-    connection: sa.Connection, witness: Witness, leaving: Leaving, config: LakeConfig
-) -> list[LiveWriter]:
+def _obstacles(connection: sa.Connection, witness: Witness, leaving: Leaving, config: LakeConfig) -> list[LiveWriter]:
     now = utc_now()
-    found = find_live_writers(connection, now, lease_seconds=leaving.lease_seconds, files_move=leaving.files)
-    mark, counter = witness.read(), sequence.read(connection)
-    mark.check_lake(counter.lake)
-    here = sites.get(connection)
-    mark.check_follows(here.follows)
-    mark.check_leads(here.follows, here.claimed_term)
-    if mark.highest != counter.last:
-        found.append(
+    obstacles = find_live_writers(connection, now, lease_seconds=leaving.lease_seconds, files_move=leaving.files)
+    recorded, counter = witness.read(), sequence.read(connection)
+    recorded.check_lake(counter.lake)
+    this_site = sites.get(connection)
+    recorded.check_follows(this_site.follows)
+    recorded.check_leads(this_site.follows, this_site.claimed_term)
+    if recorded.highest != counter.last:
+        obstacles.append(
             LiveWriter(
-                f"the witness is at {mark.highest} and the ledger at {counter.last}",
+                f"the witness is at {recorded.highest} and the ledger at {counter.last}",
                 "bring the ledger up to the witness: `strandline ledger resync`",
             )
         )
-    return found + list(_sinks_into(connection, leaving, config))
+    return obstacles + list(_sinks_into(connection, leaving, config))
 
 
 def _sinks_into(connection: sa.Connection, leaving: Leaving, config: LakeConfig) -> Iterator[LiveWriter]:
-    """Sinks whose target is in what the lake leaves: a table of its catalog, or a folder in its warehouse. A person
+    """Sinks whose destination would stay behind: a table of the old catalog, or a folder in the old warehouse. A person
     deletes both when the lake has moved."""
     folder = config.warehouse_folder if leaving.files else None
-    remedy = "remove such sinks first; a sink's target must be in a place of its own"
+    remedy = "remove such sinks first; a sink's destination must be in a place of its own"
     for row in connection.execute(sa.select(sink.c.name, sink.c.options).where(sink.c.removed_at.is_(None))):
         options = json.loads(row.options)
-        named = [options[key] for key in ("path", "catalog", "warehouse") if options.get(key)]
-        places = [(config.home / Path(n.removeprefix("file://")).expanduser()).resolve() for n in named]
+        paths = [options[key] for key in ("path", "catalog", "warehouse") if options.get(key)]
+        places = [(config.home / Path(p.removeprefix("file://")).expanduser()).resolve() for p in paths]
         if leaving.catalog in places:
             yield LiveWriter(f'sink "{row.name}" delivers into the catalog that the tables leave', remedy)
         elif folder is not None and any(place.is_relative_to(folder) for place in places):

@@ -24,9 +24,13 @@ _IDLE_TRANSACTION_SECONDS_MAX = 3600
 
 def postgres_engine(config: LakeConfig) -> sa.Engine:
     address, settings = parse_url(config.ledger_url), config.settings.ledger
-    given = {key: value for key, value in _client_limits(settings).items() if key not in address.query}
+    client_limits = {key: value for key, value in _client_limits(settings).items() if key not in address.query}
     engine = sa.create_engine(
-        address, pool_size=_CONNECTIONS_KEPT, max_overflow=_CONNECTIONS_MORE, connect_args=given, hide_parameters=True
+        address,
+        pool_size=_CONNECTIONS_KEPT,
+        max_overflow=_CONNECTIONS_MORE,
+        connect_args=client_limits,
+        hide_parameters=True,
     )
 
     @event.listens_for(engine, "connect")
@@ -72,15 +76,15 @@ def parse_url(url: str, setting: str = "ledger.url") -> sa.URL:
     """Parses the address. Errors never repeat it: it contains a password, possibly in an unexpected place."""
     hint = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password write %40 for @, %3A for :, %2F for /."
     try:
-        found = sa.make_url(url)
+        parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
         raise ConfigError(f"{setting} is not an address of PostgreSQL", hint=hint) from None
-    if "@" in (found.host or ""):
+    if "@" in (parsed.host or ""):
         raise ConfigError(f"{setting} has more than one @", hint=hint)
-    return found
+    return parsed
 
 
-def shown(url: sa.URL) -> str:
+def printable(url: sa.URL) -> str:
     """The address for messages: without the password and without the parameters after `?`, which may contain it."""
     return url.set(query={}).render_as_string(hide_password=True)
 
@@ -94,20 +98,21 @@ def without_secrets(url: sa.URL, text: str) -> str:
 
 
 def _probes(settings: LedgerSettings) -> dict[str, int]:
-    """The connection may be idle for a third of the time; three probes share the rest."""
+    """Of TCP keepalive: the connection may be idle for a third of `silence_seconds_max`; three probes share the
+    rest."""
     seconds = settings.silence_seconds_max
     return {"idle": max(1, seconds // 3), "interval": max(1, seconds * 2 // (3 * _PROBES)), "count": _PROBES}
 
 
 @cache
-def _chosen_for(_pid: int) -> str:
+def _random_part(_pid: int) -> str:
     return uuid.uuid4().hex[:6]
 
 
 def application_name() -> str:
-    """How the server shows the connections of this process. Processes of two containers may have the same number, and
-    the same name of the host: a random part keeps their names apart."""
-    return f"strandline, process {os.getpid()} on {socket.gethostname()}"[:55] + f", {_chosen_for(os.getpid())}"
+    """The name by which the server shows the connections of this process. Processes of two containers may have the same
+    pid and the same host name, so the name has a random part."""
+    return f"strandline, process {os.getpid()} on {socket.gethostname()}"[:55] + f", {_random_part(os.getpid())}"
 
 
 def _client_limits(settings: LedgerSettings) -> dict[str, str | int]:

@@ -30,7 +30,7 @@ class RunTable(Generic[R]):
     table: sa.Table
     rows: sa.Select[Any]  # with all columns that `read` needs
     read: Callable[[sa.Connection, Sequence[Any]], list[R]]
-    command: str  # lists the stored runs
+    command: str  # the command that lists the stored runs
 
     @property
     def running(self) -> sa.ColumnElement[bool]:
@@ -38,20 +38,21 @@ class RunTable(Generic[R]):
 
     def add(self, connection: sa.Connection, **values: object) -> int:
         """Stores a run of the current actor; returns its id."""
-        made = connection.execute(self.table.insert().values(**values, **actor_values()).returning(self.table.c.id))
-        return int(made.scalar_one())
+        inserted = self.table.insert().values(**values, **actor_values()).returning(self.table.c.id)
+        return int(connection.execute(inserted).scalar_one())
 
     def change(self, connection: sa.Connection, run: int, **values: object) -> bool:
-        """False if the run has ended, because another process took it for dead."""
+        """Stores the values. False, without a change, if the run has ended: another process took it for dead."""
         own = (self.table.c.id == run, self.running)
         return connection.execute(self.table.update().where(*own).values(**values)).rowcount == 1
 
     def renew(self, connection: sa.Connection, *own: sa.ColumnElement[bool], **values: object) -> Renewed | None:
-        """Stores a sign of life of the run that fits. None if it has ended: another process took it for dead."""
-        asked_at = self.table.c.stop_asked_at
-        changed = self.table.update().where(*own, self.running).values(**values).returning(asked_at)
-        found = connection.execute(changed).one_or_none()
-        return None if found is None else Renewed(found.stop_asked_at is not None)
+        """Stores the heartbeat of the run that `own` selects. None if it has ended: another process took it for
+        dead."""
+        stop_asked_at = self.table.c.stop_asked_at
+        changed = self.table.update().where(*own, self.running).values(**values).returning(stop_asked_at)
+        row = connection.execute(changed).one_or_none()
+        return None if row is None else Renewed(row.stop_asked_at is not None)
 
     def ask_to_stop(self, connection: sa.Connection, run: int) -> bool:
         """Calls a run off. False, without a change, if it has ended or was called off before."""
@@ -59,10 +60,10 @@ class RunTable(Generic[R]):
         return connection.execute(self.table.update().where(*own).values(stop_asked_at=utc_now())).rowcount == 1
 
     def get(self, connection: sa.Connection, run: int) -> R:
-        found = self.latest(connection, self.table.c.id == run, runs_max=1)
-        if not found:
-            raise NoSuchRun(f"there is no run {run}", hint=f"`{self.command}` lists those that are kept.")
-        return found[0]
+        runs = self.latest(connection, self.table.c.id == run, runs_max=1)
+        if not runs:
+            raise NoSuchRun(f"there is no run {run}", hint=f"`{self.command}` lists the stored ones.")
+        return runs[0]
 
     def latest(self, connection: sa.Connection, *where: sa.ColumnElement[bool], runs_max: int) -> list[R]:
         """Newest first."""

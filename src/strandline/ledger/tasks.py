@@ -1,4 +1,4 @@
-"""Tasks: long work at a person's or a client's request, without another record of its run.
+"""Tasks: long work that a person or a client asked for, and that has no other record.
 
 A task is recorded before its work begins. Its process renews the lease for as long as it works. When the lease has
 run out, the next reader closes the task as `died`; if the process lives after all, it cannot store another end.
@@ -44,7 +44,7 @@ class Task:
     node: str
     actor: Actor
     started_at: datetime
-    lease_until: datetime | None  # None when it has ended
+    lease_until: datetime | None  # None if it has ended
     stop_asked_at: datetime | None  # None: nobody has called it off
     ended_at: datetime | None
     outcome: TaskOutcome | None  # None while it is under way
@@ -70,7 +70,7 @@ def begin(connection: sa.Connection, kind: str, subject: str, node: str, *, leas
     now = utc_now()
     close_dead(connection)
     token = uuid4().hex
-    made = connection.execute(
+    row = connection.execute(
         insert_into(connection, task)
         .values(
             kind=kind,
@@ -84,20 +84,21 @@ def begin(connection: sa.Connection, kind: str, subject: str, node: str, *, leas
         .on_conflict_do_nothing()
         .returning(task)
     ).one_or_none()
-    if made is None:
+    if row is None:
         raise _already_running(
             _TASKS.latest(connection, _TASKS.running, *_of(kind, subject), runs_max=1), kind, subject
         )
-    return _task(made), Lease(made.id, token)
+    return _task(row), Lease(row.id, token)
 
 
-def _already_running(held: list[Task], kind: str, subject: str) -> AlreadyRunning:
+def _already_running(running: list[Task], kind: str, subject: str) -> AlreadyRunning:
     what = f"{kind} of {subject}" if subject else kind
-    if not held:  # it has just ended
+    if not running:  # it has just ended
         return AlreadyRunning(f"{what} was under way a moment ago", hint="Try again.")
+    first = running[0]
     return AlreadyRunning(
-        f"{what} is under way already: task {held[0].id} on {held[0].node}, since {moment(held[0].started_at)}",
-        hint=f"Wait for it, or call it off: `strandline task cancel {held[0].id}`.",
+        f"{what} is under way already: task {first.id} on {first.node}, since {moment(first.started_at)}",
+        hint=f"Wait for it, or call it off: `strandline task cancel {first.id}`.",
     )
 
 
@@ -110,7 +111,8 @@ def _own(lease: Lease) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def renew(connection: sa.Connection, lease: Lease, *, seconds: float) -> Renewed | None:
-    """Says whether the task was called off. None if it was taken for dead."""
+    """Extends the lease, and returns whether the task was called off. None if the task has ended: another process took
+    it for dead."""
     return _TASKS.renew(connection, *_own(lease), lease_until=utc_now() + timedelta(seconds=seconds))
 
 
@@ -122,7 +124,8 @@ def end(
     result: Mapping[str, Any] | None = None,
     error: Mapping[str, Any] | None = None,
 ) -> bool:
-    """False if the task was taken for dead, which it stays, or has ended already."""
+    """Stores the end of the task. False, without a change, if it has ended: another process may have taken it for
+    dead."""
     ended = {
         "ended_at": utc_now(),
         "outcome": outcome.value,
@@ -142,23 +145,24 @@ def _text(document: Mapping[str, Any] | None) -> str | None:
 def ask_to_stop(connection: sa.Connection, id: int) -> Task:
     """Calls a task off; its process sees it when it next renews the lease. A task that has ended stays as it is."""
     if _TASKS.ask_to_stop(connection, id):
-        asked = get(connection, id)
-        audit.record(connection, Event.TASK_CALLED_OFF, task=id, kind=asked.kind, subject=asked.subject)
+        called_off = get(connection, id)
+        audit.record(connection, Event.TASK_CALLED_OFF, task=id, kind=called_off.kind, subject=called_off.subject)
     return get(connection, id)
 
 
 def stop_asked_by(connection: sa.Connection, id: int) -> str | None:
-    """The name of the actor who has called the task off; None if nobody has, or too many tasks were called off
+    """The name of the actor who has called the task off; None if nobody has, or if too many tasks were called off
     since."""
-    found = audit.latest(connection, events=(Event.TASK_CALLED_OFF,), events_max=_CALLED_OFF_SEARCHED_MAX)
-    by = next((event.actor for event in found if event.detail["task"] == id), None)
+    events = audit.latest(connection, events=(Event.TASK_CALLED_OFF,), events_max=_CALLED_OFF_SEARCHED_MAX)
+    by = next((event.actor for event in events if event.detail["task"] == id), None)
     return None if by is None else by.name
 
 
 def close_dead(connection: sa.Connection) -> int:
-    """Closes tasks whose lease has run out. A lease that ends later than any that could have been given is from a clock
-    that was set back since, and counts as run out. The lease itself says how long: another process may have other
-    settings."""
+    """Closes tasks whose lease has run out. Returns how many.
+
+    A lease that ends later than any lease can is from before a clock was set back, and counts as run out. The limit is
+    `LEASE_MAX`, not this process's setting: another process may have a longer one."""
     now = utc_now()
     died = TaskDied(
         "its process has stopped renewing its lease", hint="What it had finished stays. Start the work again."
@@ -183,15 +187,15 @@ def get(connection: sa.Connection, id: int) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class BegunBy:
-    """Tasks that a token has begun. Its name alone is not enough: a user of the command line may have the same one, and
-    so may a token that was revoked before this one was made."""
+    """Selects the tasks that a token has begun. The token's name alone is not enough: a user of the command line may
+    have the same name, and so may a token that was revoked before this one was made."""
 
     token: str
     since: datetime  # when the token was made
 
-    def has_begun(self, found: Task) -> bool:
-        is_own = found.actor.name == self.token and found.actor.trigger in _OF_TOKENS
-        return is_own and found.started_at >= self.since
+    def has_begun(self, candidate: Task) -> bool:
+        is_own = candidate.actor.name == self.token and candidate.actor.trigger in _OF_TOKENS
+        return is_own and candidate.started_at >= self.since
 
 
 _OF_TOKENS = (Trigger.API, Trigger.PAGE)
@@ -221,6 +225,6 @@ def latest(
 
 
 def forget_old(connection: sa.Connection, *, tasks_kept: int) -> int:
-    """Deletes all but the newest tasks; none that is under way."""
+    """Deletes all but the newest tasks, and none that is under way. Returns how many."""
     old = (~_TASKS.running, task.c.id.not_in(_TASKS.newest_ids(runs_max=tasks_kept)))
     return connection.execute(task.delete().where(*old)).rowcount

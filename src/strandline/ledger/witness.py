@@ -1,8 +1,8 @@
 """The witness: a small object in the warehouse that holds the highest sequence number ever reserved.
 
 A ledger can be lost, or restored from an old copy. The witness is not restored with it. So a ledger whose counter is
-below the witness knows that sequence numbers were reserved that it has no record of. A compare-and-set raises the
-witness before a reservation commits. Therefore it is never below the counter of a valid ledger.
+below the witness lacks the records of numbers that were reserved. A compare-and-set raises the witness before a
+reservation commits. Therefore the witness is never below the counter of a valid ledger.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import S3Settings, split_url, witness_limits
 
 VERSION = 1
-_CLOSED = 2  # of a witness that was left: programs that know nothing of that refuse it, too
+_CLOSED = 2  # the version of the witness of a left warehouse; older programs refuse it as too new
 _PLACE_CHARS_MAX = 200
 WITNESS_HINT = (
     "Restore the file `_strandline/witness` of the warehouse. If it is gone for good, "
@@ -98,12 +98,13 @@ def open_witness(config: LakeConfig) -> Witness:
 
 
 def close_local_witness(folder: Path, place: str) -> None:
-    """For a warehouse whose lake is elsewhere now: no ledger is made from it, and no number is taken."""
+    """Closes the witness of a warehouse that its lake has left: nobody can rebuild a ledger from it or take sequence
+    numbers by it."""
     closed = {"version": _CLOSED, "moved_to": place[:_PLACE_CHARS_MAX]}
     write_file(LocalWitness(folder / "_strandline" / "witness").path, _slot(json.dumps(closed).encode()) * 2)
 
 
-def behind(found: int, expected: int) -> ResyncNeeded:
+def resync_needed(found: int, expected: int) -> ResyncNeeded:
     return ResyncNeeded(
         f"the witness is at {found} and the ledger at {expected}: sequence numbers were taken that this ledger "
         "does not know, or the warehouse was restored",
@@ -115,8 +116,8 @@ _SLOT_BYTES = 512
 
 
 class LocalWitness:
-    """Two slots of one sector each, written alternately and in place. A torn write leaves the other slot intact. One
-    `fdatasync` of a file that does not grow is the cheapest durable write."""
+    """A file with two slots of one sector each, which are written in turn and in place. A torn write leaves the other
+    slot intact. One `fdatasync` of a file that does not grow is the cheapest durable write."""
 
     def __init__(self, path: Path, lock_seconds_max: float = 30) -> None:
         self.path = path
@@ -182,7 +183,7 @@ class LocalWitness:
             slots = self._slots(fd)
             newest = self._newest(slots)
             if newest.highest != expected:
-                raise behind(newest.highest, expected)
+                raise resync_needed(newest.highest, expected)
             older = 1 if slots[0] == newest else 0
             try:
                 os.pwrite(fd, _encode(replace(newest, highest=highest)), older * _SLOT_BYTES)
@@ -258,12 +259,12 @@ class S3Witness:
 
     def _get(self) -> tuple[bytes, str]:
         try:
-            found = self._client.get(self._bucket, self._key)
+            stored = self._client.get(self._bucket, self._key)
         except RequestFailed as e:
             raise WitnessUnreadable(f"the witness cannot be read: {e.message}", hint=WITNESS_HINT) from e
-        if found is None:
+        if stored is None:
             raise WitnessUnreadable(f"there is no witness at s3://{self._bucket}/{self._key}", hint=WITNESS_HINT)
-        return found[0], str(found[1]["ETag"])
+        return stored[0], str(stored[1]["ETag"])
 
     def create(self, record: WitnessRecord) -> None:
         mine = self._body(record)
@@ -277,18 +278,18 @@ class S3Witness:
                 raise StorageError("there is a witness already in this bucket and prefix") from e
 
     def check_free(self, lake: str) -> str | None:
-        """For a migration that brings this lake: returns the ETag of what another attempt left, or None if there is
-        nothing. Raises RefusedError for a witness by which numbers may have been taken, whatever it says, and
-        StorageError."""
+        """Checks that a migration may bring this lake here. Returns the ETag of what an earlier attempt left, or None
+        if there is no object. Raises RefusedError for any other witness, even one of this lake: numbers may have been
+        taken by it. Raises StorageError if the witness cannot be read."""
         try:
-            found = self._client.get(self._bucket, self._key)
+            stored = self._client.get(self._bucket, self._key)
         except RequestFailed as e:
             raise StorageError(f"the witness of the new warehouse cannot be read: {e.message}") from e
-        if found is None:
+        if stored is None:
             return None
-        value = _json_object(found[0])
+        value = _json_object(stored[0])
         if "arriving" in value and value.get("lake") == lake:
-            return str(found[1]["ETag"])
+            return str(stored[1]["ETag"])
         raise RefusedError(
             f"the new warehouse is in use: s3://{self._bucket}/{self._key} is the witness of lake {value.get('lake')} "
             f"at {value.get('highest')}",
@@ -296,16 +297,16 @@ class S3Witness:
         )
 
     def write_arriving(self, record: WitnessRecord, move_id: str) -> None:
-        """A witness by which nobody takes numbers before `settle`. Replaces that of an earlier attempt. Raises as
-        `check_free`."""
+        """Writes a witness by which nobody can take numbers before `settle`. Replaces that of an earlier attempt.
+        Raises like `check_free`."""
         tag = self.check_free(record.lake)
         self._put_if(self._body(record, arriving=move_id), tag)
 
     def settle(self, record: WitnessRecord) -> None:
-        """The witness of a lake that has arrived is in use from here on, and is this record, whichever attempt wrote
-        it. Can be repeated. Raises as `check_free`."""
-        found = self._client.get(self._bucket, self._key)
-        if found is None or "arriving" in _json_object(found[0]) or _parse_record(found[0]) != record:
+        """Makes this record the witness of a lake that has arrived, whichever attempt wrote the last one. Can be
+        repeated. Raises like `check_free`."""
+        stored = self._client.get(self._bucket, self._key)
+        if stored is None or "arriving" in _json_object(stored[0]) or _parse_record(stored[0]) != record:
             self._put_if(self._body(record), self.check_free(record.lake))
 
     def _put_if(self, mine: bytes, tag: str | None) -> None:
@@ -315,7 +316,7 @@ class S3Witness:
             self._put(mine, **condition)
         except RequestFailed as e:
             # Our put may have landed, and its response was lost.
-            if (found := self._client.get(self._bucket, self._key)) is None or found[0] != mine:
+            if (stored := self._client.get(self._bucket, self._key)) is None or stored[0] != mine:
                 raise StorageError(f"the witness cannot be written: {e.message}") from e
 
     def replace(self, record: WitnessRecord) -> None:
@@ -326,10 +327,10 @@ class S3Witness:
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         body, tag = self._get()
-        found = _parse_record(body)
-        if found.highest != expected:
-            raise behind(found.highest, expected)
-        mine = self._body(replace(found, highest=highest))
+        record = _parse_record(body)
+        if record.highest != expected:
+            raise resync_needed(record.highest, expected)
+        mine = self._body(replace(record, highest=highest))
         try:
             self._put(mine, IfMatch=tag)
         except RequestFailed as e:
@@ -338,7 +339,7 @@ class S3Witness:
             if now == mine:
                 return
             if now != body:
-                raise behind(_parse_record(now).highest, expected) from e
+                raise resync_needed(_parse_record(now).highest, expected) from e
             raise StorageError(f"the witness cannot be written: {e.message}") from e
 
     def _put(self, body: bytes, **condition: str) -> None:
@@ -350,7 +351,7 @@ class S3Witness:
 
 
 def _json_object(body: bytes) -> dict[str, object]:
-    """Empty for what is no JSON object."""
+    """The object; empty if the body is not a JSON object."""
     try:
         value = json.loads(body)
     except ValueError:

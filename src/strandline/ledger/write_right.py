@@ -1,4 +1,4 @@
-"""Whether this site may commit rows now. With an arbiter a leader has a lease, and checks it at the commit point."""
+"""Whether this site may commit rows now. With an arbiter, a leader has a lease and checks it at the commit point."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Protocol
 
 class WriteRight(Protocol):
     def obtain(self) -> None:
-        """Before a batch begins, and before its commit point, outside of any transaction: renews the lease if that is
-        due. An arbiter that does not answer changes nothing while the lease lasts. Raises `NotLeader`, `LeaseOver`."""
+        """Renews the lease if that is due. Called before a batch begins and before its commit point, outside of any
+        transaction. While the lease lasts, an arbiter that does not answer is no error. Raises `NotLeader`,
+        `LeaseOver`."""
 
     def check(self) -> None:
-        """At the commit point, under the counter's lock: by this machine's own clock. Raises `LeaseOver`."""
+        """Compares the lease with this machine's clock. Called at the commit point, with the counter locked. Raises
+        `LeaseOver`."""
 
 
 class Unlimited:

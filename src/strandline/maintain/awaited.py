@@ -1,6 +1,6 @@
-"""For whom retention keeps rows besides the sinks of this site: for its consumers, at a leader for its followers, at a
-follower for the sinks of its leader, which it would have to continue. Rows that they lack are counted, kept, or
-dropped as a person chose.
+"""The readers for which retention keeps rows, besides the sinks of this site: its consumers; at a leader, its
+followers; and at a follower, its leader's sinks, which it may have to continue one day. Rows that a reader lacks are
+counted, and kept or dropped as its rule says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.ledger.replicate import followers, leader_sinks, sites
 from strandline.ledger.replicate.followers import RegisteredFollower
 from strandline.ledger.replicate.leader_sinks import LeaderSink
 from strandline.maintain import count_rows
-from strandline.maintain.retain_plan import Awaited, Unheard
+from strandline.maintain.retain_plan import Awaited, UnreportedSinks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,8 @@ Lacking = tuple[tuple[Awaited, int], ...]  # how many rows each of them lacks
 
 
 def list_awaited(connection: Connection, dataset: Dataset, rule: RetainSettings) -> list[Awaited]:
-    """Consumers read this site's own table, so they count at every site."""
+    """All readers of the dataset for which retention may have to keep rows."""
+    # Consumers read this site's own table, so they count at every site.
     own = [Awaited(c, c.watermark, c.held_since, c.drop_after) for c in consumers.of_dataset(connection, dataset.id)]
     return own + _other_sites(connection, dataset, rule)
 
@@ -46,36 +47,40 @@ def _other_sites(connection: Connection, dataset: Dataset, rule: RetainSettings)
     after = rule.drop_after if rule.on_lag == "drop" else None
     reported = leader_sinks.of_dataset(connection, dataset.uuid)
     if reported is None:
-        return [Awaited(Unheard(), None, None, None)]
-    counted = [s for s in reported if not (s.is_paused and rule.paused_sinks == "ignore")]
-    return [Awaited(s, s.number, s.held_since, after) for s in counted]
+        return [Awaited(UnreportedSinks(), None, None, None)]
+    not_ignored = [s for s in reported if not (s.is_paused and rule.paused_sinks == "ignore")]
+    return [Awaited(s, s.number, s.held_since, after) for s in not_ignored]
 
 
 def _followers(connection: Connection, dataset: Dataset) -> list[Awaited]:
-    """One that has yet to carry out a purge may delete rows that the leader lacks between purged ones, if these are too
-    many to be named. So rows from the first of them on are kept (docs/adr/0070, rule 20)."""
-    found = followers.list_progress(connection, dataset)
-    begun = [p.rows.lo for p in list_begun(connection, dataset) if p.rows is not None] if found else []
+    """The followers, each with the first row of the purges that it has yet to carry out."""
+    # Rows from there on are kept for it. If purged rows are too many to be named, a follower deletes what the leader
+    # lacks between them, too: that must not be what retention has deleted (docs/adr/0070, rule 20).
+    progress = followers.list_progress(connection, dataset)
+    begun = [p.rows.lo for p in list_begun(connection, dataset) if p.rows is not None] if progress else []
 
     def first_purged(number: Seq | None) -> Seq | None:
         offered = purge_items.first_row_above(connection, dataset.id, number or Seq(0))
         return min([*begun, *(() if offered is None else (offered,))], default=None)
 
-    return [Awaited(p.follower, p.number, p.held_since, p.follower.drop_after, first_purged(p.number)) for p in found]
+    return [
+        Awaited(p.follower, p.number, p.held_since, p.follower.drop_after, first_purged(p.number)) for p in progress
+    ]
 
 
 def own_sinks(connection: Connection, dataset: Dataset) -> list[SinkProgress]:
-    """None at a site that follows: what it had when it led before, the leaders since then have continued."""
+    """The progress of this site's sinks. Empty at a site that follows: the leaders since then have continued the sinks
+    that it had when it led."""
     return [] if sites.get(connection).follows else floors.list_sink_progress(connection, dataset.id)
 
 
 def count_lacking(df: DataFrame, awaited: Sequence[Awaited], condition: str) -> Lacking:
-    """Of the rows that fit the condition."""
+    """How many of the rows that match the condition each of them lacks."""
     return tuple((p, _count(df, condition, int(p.number or 0))) for p in awaited)
 
 
 def count_held(df: DataFrame, awaited: Sequence[Awaited], condition: str, after: Seq | None) -> Lacking:
-    """How many of the rows above `after` that fit the condition stay for each of them."""
+    """How many of the rows above `after` that match the condition stay for each of them."""
     return tuple((p, _count(df, condition, max(p.waits_at, int(after or 0)))) for p in awaited)
 
 
@@ -84,8 +89,8 @@ def _count(df: DataFrame, condition: str, above: int) -> int:
 
 
 def pass_over(connection: Connection, dataset: Dataset, rule: RetainSettings, dropped: Lacking, end: Seq) -> None:
-    """In the transaction that raises the floor to `end`: records what is deleted before these have it. Raises
-    WatermarkMoved if another one lacks rows up to there."""
+    """Records the rows that are deleted before these readers have them, in the transaction that raises the floor to
+    `end`. Raises WatermarkMoved if another reader lacks rows up to there."""
     passed = {p.title for p, _ in dropped}
     now = list_awaited(connection, dataset, rule)
     if late := next((p for p in now if p.waits_at < end and p.title not in passed), None):
@@ -114,7 +119,7 @@ def pass_over(connection: Connection, dataset: Dataset, rule: RetainSettings, dr
 def record_holds(
     connection: Connection, dataset: Dataset, held: Lacking, *, due: Seq | None, now: datetime
 ) -> list[str]:
-    """Returns those for which nothing is held any more."""
+    """Records for whom rows are held, and how many. Returns the titles of those for whom none are held any more."""
     live = {f.id: f for f in followers.of_dataset(connection, dataset)}
     of_followers = {p.who.id: rows for p, rows in held if isinstance(p.who, RegisteredFollower) and p.who.id in live}
     new, over = followers.keep_holds(connection, dataset.id, list(of_followers), now)
@@ -126,15 +131,15 @@ def record_holds(
         audit.record(connection, Event.RETENTION_RELEASED, dataset=dataset.name, follower=one.name)
     released_readers = _record_consumers(connection, dataset, held, due=due, now=now)
     of_sinks = {p.who.name: rows for p, rows in held if isinstance(p.who, LeaderSink)}
-    kept, let_go = leader_sinks.keep_holds(connection, dataset.uuid, of_sinks, upto=due or Seq(1), now=now)
-    for sink in kept:
+    new_sinks, released_sinks = leader_sinks.keep_holds(connection, dataset.uuid, of_sinks, upto=due or Seq(1), now=now)
+    for sink in new_sinks:
         rows = of_sinks[sink.name]
         audit.record(
             connection, Event.RETENTION_HELD, dataset=dataset.name, leaders_sink=sink.name, rows=rows, up_to=due
         )
-    for sink in let_go:
+    for sink in released_sinks:
         audit.record(connection, Event.RETENTION_RELEASED, dataset=dataset.name, leaders_sink=sink.name)
-    return [*(one.title for one in released), *released_readers, *(sink.title for sink in let_go)]
+    return [*(one.title for one in released), *released_readers, *(sink.title for sink in released_sinks)]
 
 
 def _record_consumers(

@@ -1,4 +1,4 @@
-"""Keeps retention from running after a jump of the clock. `core/clock.py` detects the jump."""
+"""Keeps retention from running after the clock has jumped. `core/clock.py` detects the jump."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from strandline.ledger.maintain import clocks
 def check(
     ledger: Ledger, dataset: DatasetId, now: Moment, *, jump: timedelta, accept: bool, rehearse: bool = False
 ) -> None:
-    """Raises `Skipped` after a jump. The new time is stored either way, so that the next run of this dataset is judged
-    from there. Each other dataset skips a run, too. A correct clock is trusted after at most two runs."""
+    """Raises `Skipped` if the clock has jumped. The new time is stored either way, and the next run of this dataset
+    compares with it. Each other dataset skips a run, too. A correct clock is trusted after at most two runs."""
     with ledger.read() as connection:
-        found = clocks.get(connection, dataset)
-        seen = clocks.times_around_longest_gap(connection, None if found is None else found[0], now.wall)
+        last = clocks.get(connection, dataset)
+        recorded = clocks.times_around_longest_gap(connection, None if last is None else last[0], now.wall)
         skipped = clocks.skipped_before(connection, dataset, runs_max=SKIPS_MAX)
     stored = None
-    if found is not None:
-        wall, boot, micros = found
+    if last is not None:
+        wall, boot, micros = last
         stored = Moment(wall, boot, None if micros is None else timedelta(microseconds=micros))
-    jumped = find_jump(now, stored, seen, jump=jump, skipped=skipped)
+    jumped = find_jump(now, stored, recorded, jump=jump, skipped=skipped)
     if not rehearse:
         with ledger.write() as connection:
             up = None if now.up is None else int(now.up / timedelta(microseconds=1))

@@ -53,10 +53,10 @@ class Compacted:
     skipped_files: int = 0
     manifests_left: bool = False  # manifests or dangling deletes were not rewritten: not safe with this catalog
 
-    def add(self, pieces: Sequence[FilePart], *, files: int, size: int, rows: int) -> None:
+    def add(self, parts: Sequence[FilePart], *, files: int, size: int, rows: int) -> None:
         """Counts the files that were replaced, and what was written in their place."""
-        self.files_rewritten += sum(len(p.files) for p in pieces)
-        self.bytes_rewritten += sum(p.bytes for p in pieces)
+        self.files_rewritten += sum(len(p.files) for p in parts)
+        self.bytes_rewritten += sum(p.bytes for p in parts)
         self.files_written += files
         self.bytes_written += size
         self.rows_written += rows
@@ -75,12 +75,13 @@ def compact(
     progress: MaintainProgress = quiet,
     alive: Callable[[], None] = lambda: None,
 ) -> Compacted:
-    """Calls `alive` right before each commit; it raises if this run was taken for dead."""
+    """Compacts the table of the dataset. Calls `alive` right before each commit; it raises if this run was taken for
+    dead."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     options = options or CompactOptions(**context.config.settings.maintain.compact.model_dump())
     tables = context.tables.settled
-    progress("looking at files", 0, None)
+    progress("listing files", 0, None)
     context.check(dataset)
     if (first := upkeep.list_main(tables, dataset.name)) is None:
         return Compacted()
@@ -91,26 +92,26 @@ def compact(
     )  # fmt: skip
     chosen = plan(first.files, options, options.file_bytes_target or first.file_bytes_target)
     if dry_run:
-        pieces = list(chosen.pieces)
+        parts = list(chosen.parts)
         done.add(
-            pieces,
-            files=sum(p.outputs for p in pieces),
-            size=sum(p.bytes for p in pieces),
-            rows=sum(p.rows for p in pieces),
+            parts,
+            files=sum(p.outputs for p in parts),
+            size=sum(p.bytes for p in parts),
+            rows=sum(p.rows for p in parts),
         )
         done.files_after += done.files_written - done.files_rewritten
         done.skip(chosen.skipped)
         return done
-    now = first
+    current = first
     for n in range(ROUNDS_MAX):
-        if not chosen.steps or not _round(tables, now, chosen, done, options, progress, alive):
+        if not chosen.steps or not _round(tables, current, chosen, done, options, progress, alive):
             break
-        if (found := upkeep.list_main(tables, dataset.name)) is None:
+        if (changed := upkeep.list_main(tables, dataset.name)) is None:
             break
-        now = found
-        chosen = plan(now.files, options, options.file_bytes_target or now.file_bytes_target)
+        current = changed
+        chosen = plan(current.files, options, options.file_bytes_target or current.file_bytes_target)
         if n == ROUNDS_MAX - 1:
-            done.left = sum(len(p.files) for p in chosen.pieces)
+            done.left = sum(len(p.files) for p in chosen.parts)
     alive()
     _tidy(tables, first, done, options, progress)
     rollback.move_tag(context.ledger, tables, dataset)
@@ -147,10 +148,10 @@ def _round(
     if not main.table.properties().get(upkeep.ROW_GROUP_PROPERTY):
         tables.set_properties(main.name, {upkeep.ROW_GROUP_PROPERTY: str(ROW_GROUP_BYTES)})
         main.table.refresh()
-    total = sum(len(p.files) for p in chosen.pieces)
-    seen, lost = 0, False
+    total = sum(len(p.files) for p in chosen.parts)
+    rewritten, lost = 0, False
     for step in chosen.steps:
-        progress("rewriting files", seen, total)
+        progress("rewriting files", rewritten, total)
         rewrite = upkeep.Rewrite(tables, main, step, options.file_bytes_target or main.file_bytes_target)
         failpoints.hit("compact.before_rewrite")
         new = rewrite.write()
@@ -167,8 +168,8 @@ def _round(
             failpoints.hit("compact.after_rewrite")
             done.commits += 1
             done.add(step, files=len(new), size=sum(f.bytes for f in new), rows=sum(f.rows for f in new))
-        seen += sum(len(p.files) for p in step)
-    progress("rewriting files", seen, total)
+        rewritten += sum(len(p.files) for p in step)
+    progress("rewriting files", rewritten, total)
     return lost
 
 
@@ -186,7 +187,7 @@ def wrong(step: Sequence[FilePart], new: Sequence[NewFile], *, read: int) -> str
 def _tidy(
     tables: SparkTables, before: Main, done: Compacted, options: CompactOptions, progress: MaintainProgress
 ) -> None:
-    """Removes dangling deletes and rewrites manifests. If another commit wins, that is left for the next run."""
+    """Removes dangling deletes and rewrites manifests. If another commit wins, it leaves that to the next run."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     if tables.may_delete_live_files:

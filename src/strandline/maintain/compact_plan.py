@@ -39,13 +39,13 @@ class CompactPlan:
     skipped: tuple[SkippedFiles, ...]
 
     @property
-    def pieces(self) -> Iterator[FilePart]:
-        return (piece for step in self.steps for piece in step)
+    def parts(self) -> Iterator[FilePart]:
+        return (part for step in self.steps for part in step)
 
 
 @dataclass(frozen=True, slots=True)
-class _Knot:
-    """Files whose sequence numbers overlap, directly or through others; mostly just one file."""
+class _OverlapGroup:
+    """Files whose sequence numbers overlap, directly or through others. Most groups are just one file."""
 
     files: tuple[LiveFile, ...]
     depth: int  # how many of them may contain the same sequence number
@@ -56,23 +56,24 @@ class _Knot:
 
 
 def plan(files: Iterable[LiveFile], options: CompactOptions, target: int) -> CompactPlan:
-    pieces: list[FilePart] = []
+    parts: list[FilePart] = []
     skipped: list[SkippedFiles] = []
-    for (_, partition), group in groupby(sorted(files, key=_place), key=lambda f: (f.spec, f.partition)):
-        here = list(group)
-        numbered = [f for f in here if f.lo is not None and f.hi is not None]
-        if unnumbered := len(here) - len(numbered):
+    for (_, partition), grouped in groupby(sorted(files, key=_sort_key), key=lambda f: (f.spec, f.partition)):
+        of_partition = list(grouped)
+        numbered = [f for f in of_partition if f.lo is not None and f.hi is not None]
+        if unnumbered := len(of_partition) - len(numbered):
             why = "they have rows without a sequence number: adopt numbers them first"
             skipped.append(SkippedFiles(partition, unnumbered, why))
-        knots = (_Knot(tuple(knot), _depth(knot)) for knot in overlapping(numbered, lambda f: (f.lo or 0, f.hi or 0)))
-        for run in _runs(knots, options, target):
+        by_range = overlapping(numbered, lambda f: (f.lo or 0, f.hi or 0))
+        groups = (_OverlapGroup(tuple(group), _depth(group)) for group in by_range)
+        for run in _runs(groups, options, target):
             chosen, left = _choose(run, partition, options, target)
-            pieces += chosen
+            parts += chosen
             skipped += left
-    return CompactPlan(tuple(_steps(pieces, options)), tuple(skipped))
+    return CompactPlan(tuple(_steps(parts, options)), tuple(skipped))
 
 
-def _place(file: LiveFile) -> tuple[int, str, int, int, str]:
+def _sort_key(file: LiveFile) -> tuple[int, str, int, int, str]:
     return (file.spec, file.partition, file.lo or 0, file.hi or 0, file.location)
 
 
@@ -86,89 +87,89 @@ def _depth(files: Sequence[LiveFile]) -> int:
     return deepest
 
 
-def _runs(knots: Iterable[_Knot], options: CompactOptions, target: int) -> Iterator[list[_Knot]]:
+def _runs(groups: Iterable[_OverlapGroup], options: CompactOptions, target: int) -> Iterator[list[_OverlapGroup]]:
     """Yields runs of neighbours that all need rewriting, with no other file between them."""
-    for is_fine, run in groupby(knots, key=lambda knot: _is_fine(knot, options, target)):
+    for is_fine, run in groupby(groups, key=lambda group: _is_fine(group, options, target)):
         if not is_fine:
             yield list(run)
 
 
-def _is_fine(knot: _Knot, options: CompactOptions, target: int) -> bool:
+def _is_fine(group: _OverlapGroup, options: CompactOptions, target: int) -> bool:
     """Whether the files are large enough, have no deletes, and do not overlap much."""
     small = options.small_share * target
-    return knot.depth < options.files_min and all(f.bytes >= small and f.deletes == 0 for f in knot.files)
+    return group.depth < options.files_min and all(f.bytes >= small and f.deletes == 0 for f in group.files)
 
 
 def _choose(
-    run: Sequence[_Knot], partition: str, options: CompactOptions, target: int
+    run: Sequence[_OverlapGroup], partition: str, options: CompactOptions, target: int
 ) -> tuple[list[FilePart], list[SkippedFiles]]:
-    count = sum(len(knot.files) for knot in run)
-    total = sum(knot.bytes for knot in run)
-    deleted = any(f.deletes for knot in run for f in knot.files)
-    tangled = any(knot.depth >= options.files_min for knot in run)
-    if not (deleted or tangled or count >= options.files_min or (count > 1 and total >= target)):
+    count = sum(len(group.files) for group in run)
+    total = sum(group.bytes for group in run)
+    has_deletes = any(f.deletes for group in run for f in group.files)
+    overlaps_much = any(group.depth >= options.files_min for group in run)
+    if not (has_deletes or overlaps_much or count >= options.files_min or (count > 1 and total >= target)):
         return [], [SkippedFiles(partition, count, f"too few small files in a row (fewer than {options.files_min})")]
-    pieces: list[FilePart] = []
+    parts: list[FilePart] = []
     skipped: list[SkippedFiles] = []
-    for cut in _cut(run, target):
-        if len(cut) == 1 and len(cut[0].files) == 1 and cut[0].files[0].deletes == 0:
+    for groups in _divide(run, target):
+        if len(groups) == 1 and len(groups[0].files) == 1 and groups[0].files[0].deletes == 0:
             skipped.append(SkippedFiles(partition, 1, "a small file without a neighbour to merge with"))
             continue
-        pieces.append(_file_part(cut, target))
-    return pieces, skipped
+        parts.append(_file_part(groups, target))
+    return parts, skipped
 
 
-def _cut(run: Sequence[_Knot], target: int) -> Iterator[list[_Knot]]:
-    """Cuts into parts of about the same size, near the target. Overlapping files stay together."""
-    stretch: list[_Knot] = []
-    for knot in run:
-        if len(knot.files) > 1 and knot.bytes > ONE_TASK_SHARE * target:
-            yield from _evenly(stretch, target)
-            stretch = []
-            yield [knot]
+def _divide(run: Sequence[_OverlapGroup], target: int) -> Iterator[list[_OverlapGroup]]:
+    """Divides the run into parts of about the same size, near the target. Overlapping files stay together."""
+    neighbours: list[_OverlapGroup] = []
+    for group in run:
+        if len(group.files) > 1 and group.bytes > ONE_TASK_SHARE * target:
+            yield from _divide_evenly(neighbours, target)
+            neighbours = []
+            yield [group]
         else:
-            stretch.append(knot)
-    yield from _evenly(stretch, target)
+            neighbours.append(group)
+    yield from _divide_evenly(neighbours, target)
 
 
-def _evenly(stretch: Sequence[_Knot], target: int) -> Iterator[list[_Knot]]:
-    total = sum(knot.bytes for knot in stretch)
-    aim = total / max(1, round(total / target))
-    part: list[_Knot] = []
+def _divide_evenly(run: Sequence[_OverlapGroup], target: int) -> Iterator[list[_OverlapGroup]]:
+    total = sum(group.bytes for group in run)
+    part_bytes = total / max(1, round(total / target))
+    part: list[_OverlapGroup] = []
     passed = parts = 0
-    for knot in stretch:
-        # If most of it would lie beyond the part's end, it begins the next part.
-        if part and passed + knot.bytes / 2 > aim * (parts + 1):
+    for group in run:
+        # If most of the group would lie beyond the part's end, it begins the next part.
+        if part and passed + group.bytes / 2 > part_bytes * (parts + 1):
             yield part
             part, parts = [], parts + 1
-        part.append(knot)
-        passed += knot.bytes
+        part.append(group)
+        passed += group.bytes
     if part:
         yield part
 
 
-def _file_part(cut: Sequence[_Knot], target: int) -> FilePart:
-    files = tuple(f for knot in cut for f in knot.files)
+def _file_part(groups: Sequence[_OverlapGroup], target: int) -> FilePart:
+    files = tuple(f for group in groups for f in group.files)
     outputs = max(1, round(sum(f.bytes for f in files) / target))
-    overlapping = any(len(knot.files) > 1 for knot in cut)
-    alone = len(cut) == 1 and cut[0].bytes > ONE_TASK_SHARE * target
-    ordered = not overlapping and all(f.ordered for f in files)
-    order: RowOrder = "kept" if ordered else "shuffled" if overlapping and alone else "sorted"
+    overlaps = any(len(group.files) > 1 for group in groups)
+    is_large_group = len(groups) == 1 and groups[0].bytes > ONE_TASK_SHARE * target
+    ordered = not overlaps and all(f.ordered for f in files)
+    order: RowOrder = "kept" if ordered else "shuffled" if overlaps and is_large_group else "sorted"
     return FilePart(files[0].spec, files[0].partition, files, order, outputs)
 
 
-def _steps(pieces: Sequence[FilePart], options: CompactOptions) -> Iterator[tuple[FilePart, ...]]:
-    """Groups pieces into commits: a write has one partition spec, and a commit is bounded."""
-    for _, group in groupby(pieces, key=lambda p: p.spec):
+def _steps(parts: Sequence[FilePart], options: CompactOptions) -> Iterator[tuple[FilePart, ...]]:
+    """Groups parts into commits: a write has one partition spec, and a commit is bounded."""
+    for _, of_spec in groupby(parts, key=lambda p: p.spec):
         step: list[FilePart] = []
         size = files = 0
-        for piece in group:
-            full = size + piece.bytes > options.commit_bytes_max or files + piece.outputs > options.commit_files_max
+        for part in of_spec:
+            full = size + part.bytes > options.commit_bytes_max or files + part.outputs > options.commit_files_max
             if step and full:
                 yield tuple(step)
                 step, size, files = [], 0, 0
-            step.append(piece)
-            size += piece.bytes
-            files += piece.outputs
+            step.append(part)
+            size += part.bytes
+            files += part.outputs
         if step:
             yield tuple(step)

@@ -1,4 +1,4 @@
-"""What maintenance works with.
+"""What maintenance gets from the lake.
 
 The outcome of a run follows from what its function does: it returns a result (`done`), or raises `Skipped` (not safe
 now, for example after a jump of the clock: `skipped`), another `RefusedError` (`refused`), or anything else (`failed`).
@@ -26,7 +26,7 @@ from strandline.ledger.recovery import Recovery
 from strandline.ledger.witness import Witness
 from strandline.read.settled_view import SettledView, check_table, open_settled
 
-_CHANGED = RetryPolicy(0.0, attempts_max=5)
+_AFTER_CHANGE = RetryPolicy(0.0, attempts_max=5)
 R = TypeVar("R")
 MaintainProgress = Callable[[str, int, int | None], None]  # (step, done, total if known)
 
@@ -76,19 +76,19 @@ class MaintainContext:
 
     def retried(self, attempt: Callable[[], R]) -> R:
         """Tries again if the ledger or a sink was changed before the attempt had recorded anything."""
-        return _CHANGED.call(attempt, (ResyncNeeded, WatermarkMoved, LeaseLost), self.ingestion.recover)
+        return _AFTER_CHANGE.call(attempt, (ResyncNeeded, WatermarkMoved, LeaseLost), self.ingestion.recover)
 
     def settled(self, dataset: Dataset, bounds: ReadBounds) -> SettledView:
         return open_settled(self.config, self.ledger, self.tables.settled, self.lake_id, dataset, bounds)
 
 
-# then we seize the lease, and the deliverer can record nothing more
+# After that, maintenance seizes the lease, and the deliverer can record nothing more.
 _WAIT_FOR_DELIVERER = RetryPolicy(0.2, 0.2, seconds_max=10.0)
 
 
 @contextmanager
-def alone(context: MaintainContext, record: SinkRecord) -> Iterator[Lease]:
-    """Nobody delivers meanwhile, so that the counted losses are exact."""
+def without_deliverer(context: MaintainContext, record: SinkRecord) -> Iterator[Lease]:
+    """Holds the sink's lease: nobody delivers meanwhile, so that the counted losses are exact."""
     seconds = context.config.settings.deliver.lease_seconds
     for attempt in _WAIT_FOR_DELIVERER.attempts():
         lease = sinks.leases.take(context.ledger, record.id, seconds=seconds)

@@ -30,21 +30,21 @@ _ATTEMPTS_MAX = 3
 
 
 def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView:
-    """The settled rows of a table that was not rolled back."""
+    """The settled rows of a table that was not rolled back, if it is clear which of them are ours."""
     for _ in RetryPolicy(0.0, attempts_max=_ATTEMPTS_MAX).attempts():
-        found = context.settled(dataset, ReadBounds(None, sealed))
-        twice = None if found.counts is None else found.counts.twice_first
+        view = context.settled(dataset, ReadBounds(None, sealed))
+        twice = None if view.counts is None else view.counts.twice_first
         if twice is not None:
             raise DuplicateNumbers(
                 f"{dataset.name}: sequence number {twice} is on two rows, and it is unknown which one is ours to "
                 "delete",
                 hint=DuplicateNumbers.REMEDY,
             )
-        if found.has_no_foreign_rows or len(found.owned) <= RANGES_MAX:
-            return found
-        counted = found.counts is not None
-        if counted or found.tables.view(dataset.name).main == found.view.main:
-            raise _cannot_be_counted(dataset, len(found.owned), counted=counted)
+        if view.has_no_foreign_rows or len(view.owned) <= RANGES_MAX:
+            return view
+        counted = view.counts is not None
+        if counted or view.tables.view(dataset.name).main == view.view.main:
+            raise _cannot_be_counted(dataset, len(view.owned), counted=counted)
         # A commit came in between, and our ranges are too many to be listed in a condition.
     raise FailedError(
         f"{dataset.name} was changed {_ATTEMPTS_MAX} times while its rows were counted, each time before it was "
@@ -75,9 +75,9 @@ class RowCounts:
 
 
 def count(df: DataFrame, condition: str) -> RowCounts:
-    """Counts over all lanes."""
-    found = _collect(_aggregated(df, condition))
-    return found[0][1] if found else RowCounts(0, None, None, None)
+    """The counts over all lanes."""
+    counts = _collect(_aggregated(df, condition))
+    return counts[0][1] if counts else RowCounts(0, None, None, None)
 
 
 def count_owed(
@@ -87,23 +87,24 @@ def count_owed(
     where: str | None,
     condition: str,
 ) -> dict[str, RowCounts]:
-    """Of what a sink lacks, by lane, without lanes that have no such row. `others` is for partitions without a lane.
-    `where` is the sink's condition: only matching rows are meant for it."""
+    """Counts the rows that a sink lacks, by lane; without lanes that lack none. `lanes` has the ranges that each of
+    them lacks, `others` the range of partitions without a lane. `where` is the sink's condition: only matching rows are
+    meant for it."""
     number = F.col(SEQ_COLUMN)
-    named = [(p, int(r.lo), int(r.hi)) for p, ranges in lanes.items() for r in ranges]
+    bounds = [(p, int(r.lo), int(r.hi)) for p, ranges in lanes.items() for r in ranges]
     if where is not None:
         with suppress(PySparkException):  # a condition that no longer fits the table must not hide any row
             if find_instability(df, where) is None:  # nor may one whose result changes each time
                 df = df.where(F.expr(where))
     if PARTITION_COLUMN not in df.columns:
-        spans = [number.between(lo, hi) for _, lo, hi in named]
+        spans = [number.between(lo, hi) for _, lo, hi in bounds]
         if not lanes and others is not None:
             spans = [number.between(int(others.lo), int(others.hi))]
         inside = df.where(reduce(Column.__or__, spans, F.lit(False)))
     else:
         laned = df.withColumn("_sl_lane", lane_of(df))
-        known = df.sparkSession.createDataFrame(named, "_sl_lane string, _sl_from long, _sl_to long")
-        inside = laned.join(F.broadcast(known), "_sl_lane").where(number.between(F.col("_sl_from"), F.col("_sl_to")))
+        lacking = df.sparkSession.createDataFrame(bounds, "_sl_lane string, _sl_from long, _sl_to long")
+        inside = laned.join(F.broadcast(lacking), "_sl_lane").where(number.between(F.col("_sl_from"), F.col("_sl_to")))
         if others is not None:
             with_lane = df.sparkSession.createDataFrame([(p,) for p in lanes], "_sl_lane string")
             new = laned.where(number.between(int(others.lo), int(others.hi)))
@@ -116,7 +117,7 @@ def count_owed(
 def count_lacking(
     df: DataFrame, record: SinkRecord, positions: Sequence[LanePosition], until: Seq, condition: str
 ) -> dict[str, RowCounts]:
-    """By lane, the matching rows up to `until` that the sink does not have."""
+    """Counts the matching rows up to `until` that the sink does not have, by lane."""
     lanes = {s.partition: owed(s, until) for s in positions}
     others = range_or_none(int(record.planned or 0), int(until))
     where = record.options.get("where") or None

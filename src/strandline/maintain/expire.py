@@ -25,7 +25,7 @@ SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiredSnapshots:
+class ExpiredSnapshot:
     snapshot: int
     at: datetime
     operation: str
@@ -39,12 +39,12 @@ class Expired:
     oldest_kept_at: datetime | None
     branches_kept: int  # besides main, including those of blocks that are not settled yet
     tags_kept: int  # besides ours
-    # Of files, None in a dry run, which does not determine them.
+    # Files: None in a dry run, which does not determine them.
     data_files_deleted: int | None
     delete_files_deleted: int | None
     manifests_deleted: int | None
     manifest_lists_deleted: int | None
-    sample: tuple[ExpiredSnapshots, ...]  # the oldest few that expired, or would expire
+    sample: tuple[ExpiredSnapshot, ...]  # the oldest few that expired, or would expire
 
 
 def expire(
@@ -56,6 +56,7 @@ def expire(
     dry_run: bool = False,
     progress: MaintainProgress = quiet,
 ) -> Expired:
+    """Expires old snapshots of the dataset. Raises `TableUnfit` as `check` does."""
     from strandline.iceberg.spark import maintenance
 
     if options.keep_min < 1:
@@ -81,22 +82,22 @@ def expire(
     cutoff_ms = int(chosen.cutoff.timestamp() * 1000)
     deleted = maintenance.expire_snapshots(tables, dataset.name, cutoff_ms=cutoff_ms, keep_min=options.keep_min)
     failpoints.hit("expire.after_expire")
-    gone = len(before.snapshots.keys() - tables.view(dataset.name).snapshots.keys())
-    progress("expiring snapshots", gone, gone)
+    expired = len(before.snapshots.keys() - tables.view(dataset.name).snapshots.keys())
+    progress("expiring snapshots", expired, expired)
     context.ledger.change(
         audit.record,
         Event.EXPIRED,
         dataset=dataset.name,
-        snapshots=gone,
+        snapshots=expired,
         older_than=chosen.cutoff,
         data_files=deleted.data,
         delete_files=deleted.deletes,
     )
-    return _expired(before, chosen, deleted, gone)
+    return _expired(before, chosen, deleted, expired)
 
 
 def check(dataset: Dataset, table: TableView) -> None:
-    """`TableUnfit` if expiry would be refused. Also for callers that must know in advance."""
+    """Raises `TableUnfit` if expiry would be refused. Callers that must know in advance use it, too."""
     if why := refusal(table):
         raise TableUnfit(
             f"snapshots of {dataset.name} are not expired: {why}",
@@ -104,13 +105,13 @@ def check(dataset: Dataset, table: TableView) -> None:
         )
 
 
-def _expired(before: TableView, chosen: ExpirePlan, deleted: FilesDeleted | None, gone: int) -> Expired:
-    going = {s.id for s in chosen.expired}
-    kept = [s for s in before.snapshots.values() if s.id not in going]
+def _expired(before: TableView, chosen: ExpirePlan, deleted: FilesDeleted | None, expired: int) -> Expired:
+    planned = {s.id for s in chosen.expired}
+    kept = [s for s in before.snapshots.values() if s.id not in planned]
     return Expired(
         chosen.cutoff,
         len(before.snapshots),
-        gone,
+        expired,
         min((s.at for s in kept), default=None),
         sum(1 for ref in before.ref_rules if ref.is_branch and ref.name != "main"),
         sum(1 for ref in before.ref_rules if not ref.is_branch and ref.name != SETTLED_TAG),
@@ -118,5 +119,5 @@ def _expired(before: TableView, chosen: ExpirePlan, deleted: FilesDeleted | None
         None if deleted is None else deleted.deletes,
         None if deleted is None else deleted.manifests,
         None if deleted is None else deleted.manifest_lists,
-        tuple(ExpiredSnapshots(s.id, s.at, s.operation) for s in chosen.expired[:SHOWN_MAX]),
+        tuple(ExpiredSnapshot(s.id, s.at, s.operation) for s in chosen.expired[:SHOWN_MAX]),
     )

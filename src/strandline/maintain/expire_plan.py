@@ -1,7 +1,7 @@
 """Decides which snapshots expire. Pure: it predicts what Iceberg decides by the same rules.
 
-Every branch keeps its newest snapshots and those that are young; a tag keeps its one snapshot. A snapshot that neither
-a branch nor a tag reaches expires when it is old.
+Every branch keeps its newest snapshots and those that are young; a tag keeps its one snapshot. A snapshot that belongs
+to no branch and no tag expires when it is old.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class ExpirePlan:
 
 
 def refusal(table: TableView) -> str | None:
-    """Why expiry would remove more than snapshots: a branch with a maximal age takes staged rows with it."""
+    """Why expiry would remove more than snapshots; None if it would not. A branch that has a maximal age and expires
+    takes staged rows with it."""
     if MAX_REF_AGE_PROPERTY in table.properties:
         return f"its property {MAX_REF_AGE_PROPERTY} would expire branches, and with them rows that are staged there"
     aging = next(
@@ -61,18 +62,18 @@ def _is_of_age(table: TableView, ref: Ref, now_ms: int) -> bool:
 def plan(table: TableView, options: ExpireOptions, now: datetime) -> ExpirePlan:
     cutoff = min(_millis(now - options.older_than), _settled_ms(table, now))
     kept: set[SnapshotId] = set()
-    reached: set[SnapshotId] = set()
+    referenced: set[SnapshotId] = set()
     for ref in table.ref_rules:
         if ref.name == SETTLED_TAG:
             continue  # expiry moves it to main first
         if _is_void_tag(ref) and _is_of_age(table, ref, _millis(now)):
             continue
         kept.add(ref.snapshot)
-        reached.add(ref.snapshot)
+        referenced.add(ref.snapshot)
         if ref.is_branch:
-            reached.update(s.id for s in table.ancestors(ref.snapshot))
+            referenced.update(s.id for s in table.ancestors(ref.snapshot))
             kept.update(_of_branch(table, ref, options, _millis(now), cutoff))
-    kept.update(s.id for s in table.snapshots.values() if s.id not in reached and s.at_ms >= cutoff)
+    kept.update(s.id for s in table.snapshots.values() if s.id not in referenced and s.at_ms >= cutoff)
     expired = [s for s in table.snapshots.values() if s.id not in kept]
     oldest_first = tuple(sorted(expired, key=lambda s: (s.at_ms, s.id)))
     return ExpirePlan(datetime.fromtimestamp(cutoff / 1000, UTC), oldest_first)
@@ -86,7 +87,7 @@ def _settled_ms(table: TableView, now: datetime) -> int:
 
 
 def _of_branch(table: TableView, ref: Ref, options: ExpireOptions, now_ms: int, cutoff: int) -> Sequence[SnapshotId]:
-    """The branch's own rules take precedence."""
+    """The snapshots that the branch keeps. Its own rules take precedence over the options."""
     oldest = cutoff if ref.max_snapshot_age_ms is None else now_ms - ref.max_snapshot_age_ms
     at_least = options.keep_min if ref.min_snapshots is None else ref.min_snapshots
     kept: list[SnapshotId] = []

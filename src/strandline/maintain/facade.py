@@ -24,7 +24,7 @@ from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import MaintenanceRun, MaintenanceRunId
 from strandline.ledger.replicate import sites
 from strandline.maintain.context import MaintainContext, MaintainProgress, quiet
-from strandline.maintain.runs import RunControl, RunResult, StillAlive, recorded, rehearsed, run_scheduled
+from strandline.maintain.runs import RunControl, RunResult, StillAlive, perform, rehearse, run_scheduled
 from strandline.maintain.schedule import Job, crons, jobs
 
 if TYPE_CHECKING:
@@ -136,15 +136,15 @@ class Maintenance:
         self, target: Dataset, kind: MaintenanceKind, work: CheckedWork, dry_run: bool, progress: MaintainProgress,
         control: RunControl | None,
     ) -> RunResult[Any]:  # fmt: skip
-        started_by = control or RunControl()
+        run_control = control or RunControl()
 
-        def todo(alive: StillAlive) -> Any:
-            # On record by then: settling what a dead writer left may take long, and can be shown and called off.
+        def catch_up_and_work(alive: StillAlive) -> Any:
+            # Catching up may take long. The run is on record by now, so that people can see it and call it off.
             self.context.ingestion.catch_up()
-            started_by.check()
-            return work(started_by.checking(progress), alive)
+            run_control.check()
+            return work(run_control.checking(progress), alive)
 
-        return (rehearsed if dry_run else recorded)(self.context, target, kind, todo, started_by)
+        return (rehearse if dry_run else perform)(self.context, target, kind, catch_up_and_work, run_control)
 
     def cancel(self, run: int) -> MaintenanceRun:
         """Calls a run off, also one of another process: it ends before its next durable step. One that has ended stays
@@ -152,15 +152,15 @@ class Maintenance:
         lease_seconds = self.context.config.settings.ingest.lease_seconds
         with self.context.ledger.write() as connection:
             maintenance.close_dead(connection, utc_now(), lease_seconds=lease_seconds)
-            found = maintenance.get(connection, run)
+            record = maintenance.get(connection, run)
             if maintenance.ask_to_stop(connection, run):
-                called_off = {"run": run, "dataset": found.dataset, "kind": found.kind.value}
+                called_off = {"run": run, "dataset": record.dataset, "kind": record.kind.value}
                 audit.record(connection, Event.MAINTENANCE_CALLED_OFF, **called_off)
-            found = maintenance.get(connection, run)
+            record = maintenance.get(connection, run)
         failpoints.hit("maintain.after_called_off")
-        return found
+        return record
 
-    # What both do.
+    # Shared by runs on demand and scheduled runs.
 
     def _compact(self, target: Dataset, dry_run: bool, progress: MaintainProgress, alive: StillAlive) -> Compacted:
         from strandline.maintain.compact import compact
@@ -199,8 +199,8 @@ class Maintenance:
         from strandline.core.settings.maintain import RetainSettings
 
         given = {name: value for name, value in options.items() if value is not None}
-        known = self._rules().get(target.name)
-        values = ({} if known is None else known.model_dump()) | given
+        stored = self._rules().get(target.name)
+        values = ({} if stored is None else stored.model_dump()) | given
         if given.get("on_lag") == "hold":
             values["drop_after"] = given.get("drop_after")
         if "older_than" not in values:
@@ -211,27 +211,27 @@ class Maintenance:
         try:
             return RetainSettings(**values)
         except ValidationError as e:
-            said = "; ".join(str(err["msg"]).removeprefix("Value error, ") for err in e.errors())
-            raise UsageError(f"this rule is invalid: {said}") from e
+            problems = "; ".join(str(err["msg"]).removeprefix("Value error, ") for err in e.errors())
+            raise UsageError(f"this rule is invalid: {problems}") from e
 
     def _rules(self) -> dict[str, RetainSettings]:
         return self._settings().rules()
 
     def _settings(self) -> MaintainSettings:
-        """With the rules and schedules that were applied; they may change while this process runs."""
+        """The settings, with the applied rules and schedules, which may change while this process runs."""
         return self.context.ledger.query(applied_settings.effective, self.context.config).maintain
 
     # By schedule.
 
     def rules_without_dataset(self) -> list[str]:
         """Rules for datasets that do not exist: probably typos."""
-        known = {d.name for d in self.context.ledger.query(datasets.list_datasets)}
-        return sorted(set(self._rules()) - known)
+        names = {d.name for d in self.context.ledger.query(datasets.list_datasets)}
+        return sorted(set(self._rules()) - names)
 
     def run(self, control: LoopControl, listener: MaintenanceListener) -> None:
-        """Until `control.stopping` is set, runs the jobs that are due, one after the other. That also calls off the job
-        under way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger
-        share the jobs. Schedules that are applied meanwhile count at once."""
+        """Runs the jobs that are due, one after the other, until `control.stopping` is set. Setting it also calls off
+        the job under way: that ends before its next durable step, and its Spark jobs are cancelled. Several daemons on
+        one ledger share the jobs. Schedules that are applied meanwhile count at once."""
         jitter = self.context.config.settings.run.jitter_seconds_max
         followed = FollowedSchedules(self.context.ledger, {}, jitter_seconds_max=jitter)
 
@@ -249,9 +249,9 @@ class Maintenance:
         self, stopping: threading.Event, followed: FollowedSchedules, listener: MaintenanceListener
     ) -> None:
         """Runs everything that is due now. A job that fails does not stop the next one."""
-        known = self.context.ledger.query(datasets.list_datasets)
+        live = self.context.ledger.query(datasets.list_datasets)
         settings = self._settings()
-        for job in jobs(settings, known, settings.rules()):
+        for job in jobs(settings, live, settings.rules()):
             if stopping.is_set():
                 return
             last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
@@ -280,7 +280,7 @@ class Maintenance:
                     return self._retain(job.dataset, self._rule(job.dataset), False, False, checked)
 
         try:
-            taken = run_scheduled(self.context, job.dataset, job.kind, work, control, after=after)
+            done = run_scheduled(self.context, job.dataset, job.kind, work, control, after=after)
         except Exception as e:
             # A failure that was recorded is reported like every other outcome; one that was not is raised.
             last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
@@ -290,8 +290,8 @@ class Maintenance:
                 log.exception("%s of %s failed with an unexpected error", job.kind.value, job.dataset.name)
             listener.ended(last)
             return
-        if taken is not None:
-            listener.ended(taken.run)
+        if done is not None:
+            listener.ended(done.run)
 
     # The record.
 
@@ -304,19 +304,20 @@ class Maintenance:
         before: int | None = None,
         runs_max: int = 20,
     ) -> list[MaintenanceRun]:
-        """Newest first; of a dataset, or of those in `only` (full names). `before`: the last id of the page before."""
-        known = {d.name: d.id for d in self.context.ledger.query(datasets.list_datasets)}
-        chosen = None if only is None else [known[name] for name in only if name in known]
+        """Runs, newest first; of a dataset, or of those in `only` (full names). `before`: the last id of the page
+        before."""
+        ids = {d.name: d.id for d in self.context.ledger.query(datasets.list_datasets)}
+        chosen = None if only is None else [ids[name] for name in only if name in ids]
         if dataset is not None:
             chosen = [self._dataset(dataset).id]
-        found = self.context.ledger.query(
+        latest = self.context.ledger.query(
             maintenance.latest,
             datasets=chosen,
             kind=None if kind is None else MaintenanceKind(kind),
             before=before,
             runs_max=runs_max,
         )
-        return list(map(self._as_of_now, found))
+        return list(map(self._as_of_now, latest))
 
     def get(self, run: int) -> MaintenanceRun:
         return self._as_of_now(self.context.ledger.query(maintenance.get, run))

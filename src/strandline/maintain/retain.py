@@ -1,5 +1,5 @@
-"""Retention: deletes rows that are old enough and that every sink and every follower has; at a follower,
-those that every sink of the leader has.
+"""Retention: deletes rows that are old enough and that every sink, follower and consumer has; at a follower, those that
+every sink of the leader and every consumer has.
 
 Durable steps, in this order: the floor in the ledger (if a rule drops rows that a sink lacks, in one transaction with
 the watermarks that move past them and the losses), the floor on the table, the delete. A process that stops in between
@@ -43,7 +43,7 @@ from strandline.maintain.awaited import (
     pass_over,
     record_holds,
 )
-from strandline.maintain.context import MaintainContext, MaintainProgress, alone, quiet
+from strandline.maintain.context import MaintainContext, MaintainProgress, quiet, without_deliverer
 from strandline.maintain.retain_plan import (
     Awaited,
     AwaitedVerdict,
@@ -71,14 +71,15 @@ def retain(
     dry_run: bool = False,
     progress: MaintainProgress = quiet,
 ) -> Retained:
+    """Deletes the rows that the rule lets go. Raises `Skipped` if the clock may have jumped."""
     jump = timedelta(seconds=context.config.settings.maintain.clock_jump_seconds)
     clock.check(context.ledger, dataset.id, current_moment(now), jump=jump, accept=accept_clock, rehearse=dry_run)
     return context.retried(lambda: _Retention(context, dataset, rule, now, progress).run(dry_run=dry_run))
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
-    """A sink that loses rows. We hold its lease, so that nobody delivers to it meanwhile."""
+class _LosingSink:
+    """A sink that loses rows. The run holds its lease, so that nobody delivers to it meanwhile."""
 
     record: SinkRecord
     lease: Lease | None  # None in a dry run
@@ -87,10 +88,12 @@ class _Passed:
 
 @dataclass(frozen=True, slots=True)
 class _Drop:
-    passed: _Passed
+    """What a sink loses, and how its lanes move."""
+
+    losing: _LosingSink
     lanes: tuple[LaneDrop, ...]
-    dropped: tuple[NewLoss, ...]  # the watermarks move past them
-    deleted: tuple[NewLoss, ...]  # the watermarks stay, because rows between them are not due
+    dropped: tuple[NewLoss, ...]  # lost rows that the watermarks move past
+    deleted: tuple[NewLoss, ...]  # lost rows where the watermarks stay, because rows between them are not due
     planned_stays: bool  # a partition without a lane, which begins at `planned`, has rows that are not due
 
     @property
@@ -111,16 +114,16 @@ class _Retention:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             before = floors.get(connection, self.dataset.id)
-            reached = own_sinks(connection, self.dataset)
-            known = holds.of_dataset(connection, self.dataset.id)
+            progress = own_sinks(connection, self.dataset)
+            held_before = holds.of_dataset(connection, self.dataset.id)
             awaited = list_awaited(connection, self.dataset, self.rule)
         due = None if sealed is None else self._due(sealed, self.cutoff)
         drop_due = None if sealed is None or self.drop_cutoff is None else self._due(sealed, self.drop_cutoff)
         verdict = judge(
-            reached,
+            progress,
             due=due,
             drop_due=drop_due,
-            holds=known,
+            holds=held_before,
             held_before=self.now - (self.rule.drop_after or timedelta()),
             paused_sinks=self.rule.paused_sinks,
         )
@@ -137,11 +140,11 @@ class _Retention:
         dropped = held_others = Lacking()
         deleted, end, floor = 0, None, before
         if sealed is not None and due is not None:
-            with self._passed(verdict.passed_over, dry_run=dry_run) as passed:
-                end = settle_point(verdict.up_to, [s for p in passed for s in p.positions])
+            with self._lease_losing(verdict.passed_over, dry_run=dry_run) as losing:
+                end = settle_point(verdict.up_to, [s for p in losing for s in p.positions])
                 if end is not None:
                     lost, dropped, deleted, floor = self._delete(
-                        sealed, reached, verdict, others, passed, end, before, dry_run=dry_run
+                        sealed, progress, verdict, others, losing, end, before, dry_run=dry_run
                     )
             if deleted and not dry_run:
                 self.table = None
@@ -150,7 +153,7 @@ class _Retention:
                 condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
                 held_others = count_held(self._table(sealed).df, others.holding, condition, end)
         released = () if dry_run else self._record(held, held_others, deleted, end, due)
-        since = {h.sink: h.since for h in known}
+        since = {h.sink: h.since for h in held_before}
         return Retained(
             self.cutoff,
             self.rule.column,
@@ -165,7 +168,7 @@ class _Retention:
                 *(HeldRows(p.title, n, p.held_since or self.now) for p, n in held_others),
             ),
             (
-                *(LostRows(d.passed.record.name, d.rows, len(d.dropped) + len(d.deleted)) for d in lost if d.rows),
+                *(LostRows(d.losing.record.name, d.rows, len(d.dropped) + len(d.deleted)) for d in lost if d.rows),
                 *(LostRows(p.title, n, 1) for p, n in dropped if n),
             ),
             released,
@@ -179,12 +182,12 @@ class _Retention:
 
     @property
     def drop_cutoff(self) -> datetime | None:
-        """The limit for rows that have been due for as long as the rule lets them be held."""
+        """Older rows have been due for as long as the rule allows to hold them; None if it sets no limit."""
         after = self.rule.drop_after
         return cutoff(self.cutoff, after) if self.rule.on_lag == "drop" and after is not None else None
 
     def _due(self, sealed: Seq, moment: datetime) -> Seq | None:
-        """The highest sequence number that is old enough."""
+        """The highest sequence number of a row that is old enough."""
         if self.rule.column is None:
             return self.context.ledger.query(floors.published_before, self.dataset.id, moment, sealed)
         self.progress("searching for rows that are due", 0, None)
@@ -196,22 +199,22 @@ class _Retention:
         return self.table
 
     def _condition(self, sealed: Seq, moment: datetime) -> str:
-        """The condition, besides the sequence number, for a row that is old enough."""
+        """The condition, besides that on sequence numbers, for a row that is old enough."""
         if self.rule.column is None:
             return "true"
-        if (found := self._table(sealed).view.column(self.rule.column)) is None:
+        if (column := self._table(sealed).view.column(self.rule.column)) is None:
             raise SchemaError(f"{self.dataset.name} has no column {self.rule.column!r}")
-        return due_condition(self.rule.column, str(found["type"]), moment)
+        return due_condition(self.rule.column, str(column["type"]), moment)
 
     # --- what stays ---
 
     def _held(
         self, holding: Sequence[SinkProgress], sealed: Seq, due: Seq, end: Seq | None, rehearsed: Sequence[_Drop]
     ) -> tuple[tuple[SinkProgress, int], ...]:
-        """The state after the delete. Rows that a dry run reports as lost are not held. A sink that lacks none of the
-        rows still holds them while its watermark is below them."""
-        found = []
-        lost = {d.passed.record.id: d.rows for d in rehearsed}
+        """How many due rows are held for each sink after the delete. Rows that a dry run reports as lost are not held.
+        A sink that lacks none of the rows still holds them while its watermark is below them."""
+        held = []
+        lost = {d.losing.record.id: d.rows for d in rehearsed}
         condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
         for n, one in enumerate(holding):
             self.progress("counting rows that are held", n, len(holding))
@@ -220,24 +223,24 @@ class _Retention:
             total = max(0, sum(c.rows for c in counted.values()) - lost.get(one.sink.id, 0))
             above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(one.number or 0), int(end or 0))}"
             if total or rows.count(self._table(sealed).df, above).rows:
-                found.append((one, total))
-        return tuple(found)
+                held.append((one, total))
+        return tuple(held)
 
     # --- what goes ---
 
     @contextmanager
-    def _passed(self, chosen: Sequence[SinkProgress], *, dry_run: bool) -> Iterator[list[_Passed]]:
+    def _lease_losing(self, chosen: Sequence[SinkProgress], *, dry_run: bool) -> Iterator[list[_LosingSink]]:
         """Holds the leases of the chosen sinks until the rows are deleted, so that the counted losses are exact."""
         with ExitStack() as stack:
-            passed = []
+            losing = []
             for one in chosen:
-                lease = None if dry_run else stack.enter_context(alone(self.context, one.sink))
+                lease = None if dry_run else stack.enter_context(without_deliverer(self.context, one.sink))
                 with self.context.ledger.read() as connection:
                     record = self._current(connection, one.sink)
                     if record is None or (record.generation, record.state) != (one.sink.generation, one.sink.state):
                         raise WatermarkMoved(f"sink {one.sink.name} was changed meanwhile", hint="Try again.")
-                    passed.append(_Passed(record, lease, tuple(skipped_rows.lane_positions(connection, record))))
-            yield passed
+                    losing.append(_LosingSink(record, lease, tuple(skipped_rows.lane_positions(connection, record))))
+            yield losing
 
     def _current(self, connection: Connection, record: SinkRecord) -> SinkRecord | None:
         return next((s for s in sinks.of_dataset(connection, self.dataset.id) if s.id == record.id), None)
@@ -245,46 +248,46 @@ class _Retention:
     def _delete(
         self,
         sealed: Seq,
-        reached: Sequence[SinkProgress],
+        progress: Sequence[SinkProgress],
         verdict: RetainVerdict,
         others: AwaitedVerdict,
-        passed: Sequence[_Passed],
+        losing: Sequence[_LosingSink],
         end: Seq,
         before: Seq | None,
         *,
         dry_run: bool,
     ) -> tuple[tuple[_Drop, ...], Lacking, int, Seq | None]:
         table = self._table(sealed)
-        condition = self._what_goes(sealed, reached, verdict, others.passed_over, end)
+        condition = self._delete_condition(sealed, progress, verdict, others.passed_over, end)
         self.progress("counting rows to delete", 0, None)
-        found = rows.count(table.df, condition)
-        lost = tuple(self._drop(sealed, p, end, condition) for p in passed)
+        matching = rows.count(table.df, condition)
+        lost = tuple(self._drop(sealed, p, end, condition) for p in losing)
         dropped = count_lacking(table.df, others.passed_over, condition)
-        if dry_run or not (found.rows or any(d.lanes for d in lost)):
-            return lost, dropped, found.rows, before
+        if dry_run or not (matching.rows or any(d.lanes for d in lost)):
+            return lost, dropped, matching.rows, before
         # No higher than needed: a sink that is added later begins above the floor.
-        epoch, floor = self._raise_floor(end if lost or found.last is None else found.last, lost, dropped)
+        epoch, floor = self._raise_floor(end if lost or matching.last is None else matching.last, lost, dropped)
         failpoints.hit("retain.after_floor")
-        self.progress("deleting rows", 0, found.rows)
+        self.progress("deleting rows", 0, matching.rows)
         table_floor.write_floor(table.tables, self.dataset.name, floor)
         check_epoch(table.tables.view(self.dataset.name), epoch, "nothing was deleted")
         # Rows that have become due since the count are above the floor: a sink that was added meanwhile must get them.
         table_floor.delete(table.tables, self.dataset.name, f"({condition}) AND `_ingest_seq` <= {floor}")
         failpoints.hit("retain.after_delete")
         rollback.move_tag(self.context.ledger, table.tables, self.dataset)
-        self.progress("deleting rows", found.rows, found.rows)
-        return lost, dropped, found.rows, floor
+        self.progress("deleting rows", matching.rows, matching.rows)
+        return lost, dropped, matching.rows, floor
 
-    def _what_goes(
+    def _delete_condition(
         self,
         sealed: Seq,
-        reached: Sequence[SinkProgress],
+        progress: Sequence[SinkProgress],
         verdict: RetainVerdict,
         others: Sequence[Awaited],
         end: Seq,
     ) -> str:
-        """With a rule on a column, rows above the lowest watermark are deleted only if they may be dropped, for whom it
-        takes longest. `others` are passed over, too."""
+        """The condition for the rows to delete. With a rule on a column, rows above the lowest watermark are deleted
+        only if every sink, and each of `others`, may lose them: whoever may be waited for longest decides."""
         table = self._table(sealed)
         upper = numbers_condition(end, None if table.has_no_foreign_rows else table.owned)
         if self.rule.column is None:
@@ -292,7 +295,7 @@ class _Retention:
         due = self._condition(sealed, self.cutoff)
         ignored = {r.sink.id for r in verdict.passed_over if r.sink.state == "paused"}
         ignored = ignored if self.rule.paused_sinks == "ignore" else set()
-        numbers = [int(r.number or 0) for r in reached if r.sink.id not in ignored]
+        numbers = [int(r.number or 0) for r in progress if r.sink.id not in ignored]
         safe = min([int(end), *numbers, *(p.waits_at for p in others)])
         moments = [cutoff(self.cutoff, p.drop_after) for p in others if p.drop_after is not None]
         moments += [] if self.drop_cutoff is None else [self.drop_cutoff]
@@ -301,35 +304,37 @@ class _Retention:
         drop = self._condition(sealed, min(moments))
         return f"{upper} AND (({drop}) OR (`_ingest_seq` <= {safe} AND ({due})))"
 
-    def _drop(self, sealed: Seq, passed: _Passed, end: Seq, condition: str) -> _Drop:
-        self.progress(f"counting what {passed.record.name} loses", 0, None)
-        counted = rows.count_lacking(self._table(sealed).df, passed.record, passed.positions, end, condition)
+    def _drop(self, sealed: Seq, losing: _LosingSink, end: Seq, condition: str) -> _Drop:
+        self.progress(f"counting the rows that {losing.record.name} loses", 0, None)
+        counted = rows.count_lacking(self._table(sealed).df, losing.record, losing.positions, end, condition)
         moved, dropped, deleted = [], [], []
-        for position in passed.positions:
-            found = counted.pop(position.partition, None)
+        for position in losing.positions:
+            counts = counted.pop(position.partition, None)
             if (point := drop_point(position, end)) is None:
                 continue
-            count = 0 if found is None else found.rows
-            if found is None or found.first_kept is None:
+            count = 0 if counts is None else counts.rows
+            if counts is None or counts.first_kept is None:
                 moved.append(LaneDrop(position, point))
                 if count or position.intent is not None:  # even without rows, the loss explains the unkept promise
                     dropped.append(NewLoss(position.partition, position.mark, point, count))
             elif count:
                 deleted.append(NewLoss(position.partition, position.mark, end, count))
-        planned_stays = any(found.first_kept is not None for found in counted.values())
-        for partition, found in counted.items():  # partitions without a lane begin at `planned`
-            (deleted if found.first_kept else dropped).append(
-                NewLoss(partition, passed.record.planned, end, found.rows)
+        planned_stays = any(counts.first_kept is not None for counts in counted.values())
+        for partition, counts in counted.items():  # partitions without a lane begin at `planned`
+            (deleted if counts.first_kept else dropped).append(
+                NewLoss(partition, losing.record.planned, end, counts.rows)
             )
-        return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
+        return _Drop(losing, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
 
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop], dropped: Lacking) -> tuple[int, Seq]:
-        """One transaction. Raises WatermarkMoved if a sink or a follower was added or changed since the count."""
+        """Raises the floor, moves the sinks' watermarks and records the losses, in one transaction. Returns the
+        ledger's epoch and the floor. Raises WatermarkMoved if a sink or another reader was added or changed since the
+        count."""
         with self.context.ledger.write() as connection:
             floors.lock_to_raise(connection, self.dataset.id)
-            passed = {d.passed.record.id for d in lost}
-            reached = own_sinks(connection, self.dataset)
-            if any(int(r.number or 0) < end for r in reached if r.sink.id not in passed):
+            losing = {d.losing.record.id for d in lost}
+            progress = own_sinks(connection, self.dataset)
+            if any(int(r.number or 0) < end for r in progress if r.sink.id not in losing):
                 raise WatermarkMoved("a sink was added or reset meanwhile", hint="Try again.")
             pass_over(connection, self.dataset, self.rule, dropped, end)
             for drop in lost:
@@ -343,8 +348,8 @@ class _Retention:
         return epoch, floor
 
     def _move(self, connection: Connection, drop: _Drop, end: Seq) -> None:
-        record = drop.passed.record
-        lease = drop.passed.lease
+        record = drop.losing.record
+        lease = drop.losing.lease
         current = self._current(connection, record)
         if current is None or current.state != record.state or lease is None:
             raise WatermarkMoved(f"sink {record.name} was changed meanwhile", hint="Try again.")

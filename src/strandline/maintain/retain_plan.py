@@ -39,13 +39,14 @@ def due_condition(column: str, kind: str, cutoff: datetime) -> str:
         case "timestamptz":
             return f"{name} < TIMESTAMP'{moment:%Y-%m-%d %H:%M:%S.%f}Z'"
     raise SchemaError(
-        f"column {column} is of type {kind}, which does not say when a row is from",
+        f"column {column} is of type {kind}, which does not say how old a row is",
         hint="Retention needs a date or a timestamp, or no column: then it uses the time when rows were ingested.",
     )
 
 
 def numbers_condition(until: Seq, owned: Sequence[SeqRange] | None) -> str:
-    """`owned` is given if the table has foreign rows: they stay, whatever their sequence number."""
+    """The condition in Spark SQL for rows up to `until`. `owned` is given if the table has foreign rows: they stay,
+    whatever their sequence number."""
     number = f"`{SEQ_COLUMN}`"
     upper = f"{number} <= {until}"
     if owned is None:
@@ -61,13 +62,13 @@ def numbers_condition(until: Seq, owned: Sequence[SeqRange] | None) -> str:
 class RetainVerdict:
     """What happens to the rows that are due."""
 
-    up_to: Seq | None  # every row that is due up to here is deleted
-    holding: tuple[SinkProgress, ...]  # sinks for which due rows beyond `up_to` stay
-    passed_over: tuple[SinkProgress, ...]  # sinks that lose the rows that they lack, because a person chose so
+    up_to: Seq | None  # every due row up to here is deleted
+    holding: tuple[SinkProgress, ...]  # sinks for which due rows above `up_to` stay
+    passed_over: tuple[SinkProgress, ...]  # sinks that lose the rows that they lack, as the rule says
 
 
 def judge(
-    reached: Sequence[SinkProgress],
+    sinks: Sequence[SinkProgress],
     *,
     due: Seq | None,
     drop_due: Seq | None,
@@ -82,7 +83,7 @@ def judge(
     since = {h.sink: h.since for h in holds}
     ends: list[int] = [int(due)]
     holding, passed = [], []
-    for one in reached:
+    for one in sinks:
         at = int(one.number or 0)
         if at >= due:
             continue
@@ -101,18 +102,20 @@ def judge(
 
 
 @dataclass(frozen=True, slots=True)
-class Unheard:
-    """The sinks of a leader that has not said yet which it has."""
+class UnreportedSinks:
+    """The sinks of a leader that has not reported them yet."""
 
-    title: str = "the leader's sinks, of which it has said nothing yet"
+    title: str = "the leader's sinks, which it has not reported yet"
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    who: Consumer | RegisteredFollower | LeaderSink | Unheard
+    """A reader for which retention keeps rows, besides the sinks of this site."""
+
+    who: Consumer | RegisteredFollower | LeaderSink | UnreportedSinks
     number: Seq | None  # it has everything up to here; None: it may need the very first row
     held_since: datetime | None  # since when retention waits for it
-    drop_after: timedelta | None  # for how long, if a person chose so
+    drop_after: timedelta | None  # for how long retention waits at most; None: for as long as it takes
     purged: Seq | None = None  # the first row of a purge that it has yet to carry out
 
     @property
@@ -128,7 +131,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedVerdict:
-    """As `RetainVerdict`, for those who are awaited besides the sinks of this site."""
+    """As `RetainVerdict`, for the readers besides the sinks of this site."""
 
     up_to: Seq | None
     holding: tuple[Awaited, ...]
@@ -143,8 +146,9 @@ def judge_awaited(
     drop_due: Callable[[timedelta], Seq | None],
     now: datetime,
 ) -> AwaitedVerdict:
-    """What they leave of what sinks of this site let go. One is passed over if rows have been held for it for longer
-    than a person chose; `drop_due` gives the highest sequence number that has been due for so long."""
+    """Limits the verdict on the sinks of this site by what these readers lack. A reader is passed over if rows have
+    been held for it for longer than its `drop_after`; `drop_due` gives the highest sequence number that has been due
+    for so long."""
     if due is None:
         return AwaitedVerdict(None, (), ())
     ends: list[int] = []

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 # Called right before a run commits files; raises `LeaseLost` if the run was taken for dead. Such a run must not commit
-# its files: the reconciler may have taken them for garbage.
+# its files: the reconciler may have quarantined them as orphan files.
 StillAlive = Callable[[], None]
 MaintenanceWork = Callable[[StillAlive], T]
 
@@ -63,10 +63,10 @@ class RunControl:
         return called_off_by(self.stopping, self.called_off)
 
     def checking(self, progress: MaintainProgress) -> MaintainProgress:
-        """The progress callback, which also ends the run where a step is about to begin."""
+        """The progress callback, which also ends a run that was called off, where a step is about to begin."""
 
         def checked(step: str, done: int, total: int | None) -> None:
-            if total is None or done < total:  # what is done must get into the result
+            if total is None or done < total:  # a step that is done must get into the result
                 self.check()
             progress(step, done, total)
 
@@ -81,21 +81,22 @@ class RunResult(Generic[T]):
     result: T
 
 
-def rehearsed(
+def rehearse(
     context: MaintainContext,
     dataset: Dataset,
     kind: MaintenanceKind,
     work: MaintenanceWork[T],
     control: RunControl | None = None,
 ) -> RunResult[T]:
-    """A dry run: it blocks no other run, and writes no files that the reconciler would have to spare."""
+    """Runs the work as a dry run, which blocks no other run and writes no files that the reconciler would have to
+    spare."""
     control = control or RunControl()
     new, started_at = NewRun(dataset.id, kind, node()), utc_now()
     try:
         with control.obeying_calls_to_stop():
             result = work(lambda: None)
     except Exception as e:
-        outcome, reason = _how_it_ended(e, kind)
+        outcome, reason = _outcome_of(e, kind)
         context.ledger.change(
             runs.record_dry_run, new, started_at=started_at, outcome=outcome, reason=reason, result=None
         )
@@ -108,14 +109,14 @@ def rehearsed(
         return RunResult(runs.get(connection, run), result)
 
 
-def recorded(
+def perform(
     context: MaintainContext,
     dataset: Dataset,
     kind: MaintenanceKind,
     work: MaintenanceWork[T],
     control: RunControl | None = None,
 ) -> RunResult[T]:
-    """A run on demand; `AlreadyRunning` if one of this kind is under way."""
+    """Runs the work on demand; `AlreadyRunning` if a run of this kind is under way."""
     control = control or RunControl()
     if (run := _begin(context, NewRun(dataset.id, kind, node()), None)) is None:
         raise RuntimeError("only a scheduled run can belong to another daemon")
@@ -132,7 +133,7 @@ def run_scheduled(
     *,
     after: MaintenanceRunId | None,
 ) -> RunResult[T] | None:
-    """A scheduled run. None if another daemon does this run, or a run of this kind is under way."""
+    """Runs the work by schedule. None if another daemon has done this run, or if a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
     return None if run is None else _work(context, dataset, kind, run, work, control or RunControl())
 
@@ -161,7 +162,7 @@ def _work(
         if not beat():
             raise LeaseLost(
                 "this run counts as dead: it did not renew its lease in time",
-                hint="Its machine may have been asleep. Nothing that it had not committed is lost; run it again.",
+                hint="Its machine may have been suspended. What it has committed stays; run it again.",
             )
         control.check()
 
@@ -170,7 +171,7 @@ def _work(
         with beating(beat, lease_seconds=_lease_seconds(context)), control.obeying_calls_to_stop():
             result = work(check_alive)
     except BaseException as e:
-        outcome, reason = _how_it_ended(e, kind)
+        outcome, reason = _outcome_of(e, kind)
         watch.report(outcome.value)
 
         def store_failure() -> None:
@@ -208,33 +209,33 @@ def _forget_old(context: MaintainContext, connection: Any, dataset: Dataset, kin
     runs.forget_old(connection, dataset.id, kind, runs_kept=context.config.settings.maintain.runs_kept)
 
 
-def _how_it_ended(error: BaseException, kind: MaintenanceKind) -> tuple[MaintenanceOutcome, str]:
+def _outcome_of(error: BaseException, kind: MaintenanceKind) -> tuple[MaintenanceOutcome, str]:
     match error:
         case Skipped():
-            outcome, said = MaintenanceOutcome.SKIPPED, error.message
+            outcome, reason = MaintenanceOutcome.SKIPPED, error.message
         case RefusedError():
-            outcome, said = MaintenanceOutcome.REFUSED, error.message
+            outcome, reason = MaintenanceOutcome.REFUSED, error.message
         case StrandlineError():
-            outcome, said = MaintenanceOutcome.FAILED, error.message
+            outcome, reason = MaintenanceOutcome.FAILED, error.message
         case KeyboardInterrupt():
-            outcome, said = MaintenanceOutcome.FAILED, "interrupted"
+            outcome, reason = MaintenanceOutcome.FAILED, "interrupted"
         case _:
-            outcome, said = MaintenanceOutcome.FAILED, unexpected_message(error)
+            outcome, reason = MaintenanceOutcome.FAILED, unexpected_message(error)
     if kind is MaintenanceKind.PURGE and not isinstance(error, CalledOff):
-        said = without_words(error)
-    return outcome, said
+        reason = redacted_message(error)
+    return outcome, reason
 
 
-def without_words(error: BaseException) -> str:
-    """What a purge that failed says where others read it."""
+def redacted_message(error: BaseException) -> str:
+    """The message of a failed purge, for records and answers that others may read."""
     return f"{type(error).__name__}; its message is not stored, because it may repeat the condition or values of a row"
 
 
-def wordless(error: Exception) -> StrandlineError:
-    """The error of a purge for records, answers and logs: of the same kind, and without its words."""
+def redacted(error: Exception) -> StrandlineError:
+    """The error of a purge for records, answers and logs: of the same kind, with a redacted message."""
     if isinstance(error, CalledOff | AlreadyRunning):
-        return error  # they know nothing of the condition
-    return (type(error) if isinstance(error, StrandlineError) else FailedError)(without_words(error))
+        return error  # their messages do not contain the condition
+    return (type(error) if isinstance(error, StrandlineError) else FailedError)(redacted_message(error))
 
 
 def plain(result: DataclassInstance) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which jobs of maintenance have a schedule. Pure."""
+"""Lists the jobs of maintenance that have a schedule. Pure."""
 
 from __future__ import annotations
 

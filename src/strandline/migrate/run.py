@@ -227,7 +227,7 @@ class Migration:
                     failpoints.hit("move.after_witness")
                 case MigrateStep.CLOSE_CATALOG:
                     assert copy is not None
-                    with move_steps.held(old, move) as check:
+                    with move_steps.keep_under_way(old, move) as check:
                         copy.take_out(move.id, check)
                     failpoints.hit("move.after_old_catalog")
                 case MigrateStep.LEAVE:
@@ -336,7 +336,7 @@ def call_off(settings: Path) -> list[str]:
 
 def _found(ledger: Ledger) -> FoundLedger:
     """A file in which nothing was committed yet is no ledger."""
-    if not ledger.exists() or not ledger.query(move_steps.is_made):
+    if not ledger.exists() or not ledger.query(move_steps.has_ledger):
         return FoundLedger(exists=False, move=None, place=ledger.place)
     return FoundLedger(True, move_steps.find_move(ledger), ledger.query(closed_ledger.read_lake), ledger.place)
 

@@ -58,7 +58,7 @@ def counts_from_history(
     must be counted. Makes a fixed number of queries."""
     if not tables:
         return {}
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         stored = datasets.counts_by_dataset(connection)
         changed = {
             d.id: (stored.get(d.id), view)

@@ -67,7 +67,7 @@ class ReceivedInspector:
         return [counted.get(b.rows) or spooled[b.rows] for b in bodies], after
 
     def _bodies(self, dataset: Dataset, lane: LaneName, window: SeqRange) -> tuple[list[PlacedBody], Seq | None]:
-        found = self.ledger.query(senders.placed, dataset.id, lane, window.lo, window.hi, BODIES_MAX + 1)
+        found = self.ledger.query(senders.list_placed, dataset.id, lane, window.lo, window.hi, BODIES_MAX + 1)
         more = found[BODIES_MAX].rows.lo if len(found) > BODIES_MAX else None
         return list(found[:BODIES_MAX]), more
 

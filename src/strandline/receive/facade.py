@@ -150,7 +150,7 @@ class Receiver:
 
     def unrecorded(self) -> LeftFiles:
         """Files in the spool whose bodies could not be recorded at the receiver's last check."""
-        return self.context.ledger.query(spool_files.left)
+        return self.context.ledger.query(spool_files.read_left)
 
     def move_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
         """Gives up bodies in the spool that cannot be recorded. Renames their files, so that they are not ingested."""

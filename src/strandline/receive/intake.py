@@ -353,7 +353,7 @@ class Intake:
     def _remove(self, files: Sequence[tuple[ReceivedId, str]]) -> None:
         self.context.spool.remove([name for _, name in files])
         failpoints.hit("receive.after_removal")
-        batches.removed(self.context.ledger, [id for id, _ in files])
+        batches.record_removed(self.context.ledger, [id for id, _ in files])
 
     def tidy(self) -> None:
         """Removes files that are no longer needed, expired keys and old receipts."""
@@ -373,12 +373,12 @@ class Intake:
         tables = self.context.receipts.tables()
         for dataset in self.context.ledger.query(datasets.list_datasets):
             if dataset.table_uuid in tables:
-                listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
+                listed = sorted(self.context.receipts.list_batches(dataset.table_uuid), key=lambda found: found[1])
                 self._remove_settled(dataset, [batch_id for batch_id, at in listed[:-1] if at < before])
         # No resync needs the receipts of dropped datasets.
         for dataset in self.context.ledger.query(datasets.list_dropped):
             if dataset.table_uuid in tables:
-                listed = self.context.receipts.listed(dataset.table_uuid)
+                listed = self.context.receipts.list_batches(dataset.table_uuid)
                 self._remove_settled(dataset, [batch_id for batch_id, _ in listed])
 
     def _remove_settled(self, dataset: Dataset, batch_ids: Sequence[str]) -> None:

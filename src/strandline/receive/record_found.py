@@ -72,7 +72,7 @@ class Doubtful:
 
 
 def find_doubtful(ledger: Ledger, receipts: Receipts, dataset: Dataset) -> Doubtful:
-    listed = [batch_id for batch_id, _ in receipts.listed(dataset.table_uuid)]
+    listed = [batch_id for batch_id, _ in receipts.list_batches(dataset.table_uuid)]
     finished = ledger.query(finished_batches, listed)
     files, keys, ranges = set[str](), set[tuple[TokenFingerprint | None, str]](), dict[LaneName, tuple[SeqRange, ...]]()
     for batch_id in listed:
@@ -99,7 +99,7 @@ class FoundBodies:
         listed = self.spool.bodies()  # before the ledger is read, so that a body recorded meanwhile is known
         with self.ledger.read() as connection:
             known = spool_files.list_spool_files(connection)
-            left_before = spool_files.left(connection).first
+            left_before = spool_files.read_left(connection).first
             by_uuid = {d.table_uuid: d for d in datasets.list_datasets(connection)}
             on_hold = receive_holds.list_holds(connection)
         unknown = {name: at for name, at in listed if name not in known}

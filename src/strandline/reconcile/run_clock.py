@@ -36,7 +36,7 @@ class RunClock:
 def read_clock(connection: Connection, now_ns: int, *, jump: timedelta, skew: timedelta) -> RunClock:
     """Judges as retention does. If the ledger's database is on another machine, its clock alone decides."""
     now = current_moment(_EPOCH + timedelta(microseconds=now_ns // 1_000))
-    theirs = clocks.of_the_database(connection)
+    theirs = clocks.database_now(connection)
     if theirs is not None and now.wall - theirs > max(skew, APART_MIN):
         apart = (now.wall - theirs).total_seconds()
         return RunClock(now, f"this machine's clock is {apart:,.0f} s ahead of the ledger's database", True)

@@ -114,7 +114,7 @@ class ServeContext:
         return GaugesSnapshot(exposition(found).encode(), began)
 
     def _count_rows(self) -> int:
-        with self.lake.ledger.read_at_once() as connection:
+        with self.lake.ledger.read_consistent() as connection:
             self._arrivals = count_arrivals(connection, self._arrivals)
         return self._arrivals.rows
 

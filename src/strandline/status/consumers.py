@@ -31,7 +31,7 @@ def read_consumers(connection: Connection) -> tuple[ConsumerStatus, ...]:
 
 
 def load_consumers(ledger: Ledger) -> tuple[ConsumerStatus, ...]:
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         return read_consumers(connection)
 
 

@@ -33,7 +33,7 @@ def read_followers(connection: Connection) -> tuple[FollowerStatus, ...]:
 
 
 def load_followers(ledger: Ledger) -> tuple[FollowerStatus, ...]:
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         return read_followers(connection)
 
 

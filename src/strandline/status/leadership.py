@@ -47,7 +47,7 @@ class Leadership:
     @property
     def replaced(self) -> str | None:
         """Who leads in place of this site, as text; None if no other leader is known."""
-        return sites.in_place_of(self.term, self.superseded_term, self.superseded_by)
+        return sites.successor_text(self.term, self.superseded_term, self.superseded_by)
 
 
 UNASKED = Leadership("leader", 1, None, None, None, False, None, (), None)

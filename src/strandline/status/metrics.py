@@ -141,7 +141,7 @@ def load_samples(
 ) -> list[MetricSample]:
     """From the ledger, and from the arbiter's answer if there is one. The cost depends on the number of sinks and
     datasets, not on the number of partitions."""
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         datasets, held = read_datasets(connection), receive_holds.list_holds(connection)
         known = [facts.dataset for facts in datasets]
         return samples(

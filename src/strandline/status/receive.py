@@ -48,8 +48,8 @@ class ReceiveStatus:
 
 def read_receive(connection: Connection) -> tuple[ReceiveStatus, ...] | None:
     """The datasets with such bodies; None if nothing was ever received."""
-    waiting, left = receive_report.report(connection), spool_files.left(connection)
-    if not waiting and not left.by_dataset and not receive_report.any_known(connection):
+    waiting, left = receive_report.report(connection), spool_files.read_left(connection)
+    if not waiting and not left.by_dataset and not receive_report.has_any(connection):
         return None
     live = {w.name: _status(w) for w in waiting if not w.is_dropped}
     for name, files in left.by_dataset.items():

@@ -94,7 +94,7 @@ def load_replication(
     config: LakeConfig, ledger: Ledger, lake: str, arbiter: ArbiterStatus | None = None
 ) -> ReplicationStatus:
     """`arbiter`: its answer, if it was asked."""
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         return ReplicationStatus(
             lake,
             read_site(config, connection),

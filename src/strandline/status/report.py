@@ -80,7 +80,7 @@ def load_status(
     config: LakeConfig, ledger: Ledger, witness: Witness, glances: TableGlances | None = None
 ) -> LakeStatus:
     """A fixed number of queries, and the metadata files that `glances` does not know yet."""
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         counter = sequence.read(connection)
         known = read_datasets(connection)
         holds = receive_holds.list_holds(connection)
@@ -91,7 +91,7 @@ def load_status(
         reconcile = read_reconcile(connection, config)
         followers, site = read_followers(connection), read_site(config, connection)
         consumers = read_consumers(connection)
-        replaced = sites.replaced(sites.get(connection))
+        replaced = sites.describe_successor(sites.get(connection))
     highest, problem = _witness(witness, counter.last, follows=site.leader is not None)
     tables = _Tables(config, ledger, counter.lake, known, glances or TableGlances(config))
     complete = highest == counter.last

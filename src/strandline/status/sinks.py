@@ -61,14 +61,14 @@ def load_sinks(
     ledger: Ledger, lake: str, only: str | None = None, *, now: datetime | None = None
 ) -> tuple[SinkStatus, ...]:
     """Ordered by sink and partition."""
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         return read_sinks(connection, lake, only, now=now)
 
 
 def load_lanes(ledger: Ledger, lake: str, name: str) -> list[tuple[int, SinkStatus]]:
     """The lanes of one sink, each with its id in the ledger, oldest first. A sink without lanes has one status, with
     number 0."""
-    with ledger.read_at_once() as connection:
+    with ledger.read_consistent() as connection:
         found = read_sinks(connection, lake, name)
         numbers = {one.partition: one.id for one in lanes.unchecked(connection, sinks.get(connection, name))}
     numbered = [(numbers.get(status.partition or NOT_PARTITIONED, 0), status) for status in found]
@@ -83,8 +83,8 @@ def read_sinks(
     now: datetime | None = None,
     given: Sequence[Dataset] | None = None,
 ) -> tuple[SinkStatus, ...]:
-    """The statuses of sinks, in a fixed number of queries. `connection` must be one of `read_at_once`; `given` are all
-    datasets, if the caller has read them."""
+    """The statuses of sinks, in a fixed number of queries. `connection` must be one of `read_consistent`; `given` are
+    all datasets, if the caller has read them."""
     moment = now or utc_now()
     chosen = sinks.list_sinks(connection) if only is None else [sinks.get(connection, only)]
     if not chosen:

@@ -88,7 +88,7 @@ def state_of(sink: SinkRecord) -> str:
 def read_whole_sinks(
     connection: Connection, lake: str, known: Sequence[Dataset], *, now: datetime | None = None
 ) -> list[WholeSink]:
-    """All sinks, in a fixed number of queries. `connection` must be one of `read_at_once`; `known` are all datasets
+    """All sinks, in a fixed number of queries. `connection` must be one of `read_consistent`; `known` are all datasets
     that were not dropped."""
     chosen, moment = sinks.list_sinks(connection), now or utc_now()
     if not chosen:

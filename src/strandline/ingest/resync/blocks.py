@@ -78,7 +78,7 @@ def _give_up_reserved(work: IngestContext, connection: Connection, dataset: Data
         plan = plan_recovery(view, head.branch, work.wap(head), branch_complete=False, rows_in_main=counted)
         if isinstance(plan, Abandon):
             work.tables.remove_branch(dataset.name, head.branch)
-            blocks.forget_reserved(connection, block, "a follower may have passed it before the ledger was restored")
+            blocks.abandon_in(connection, block, "a follower may have passed it before the ledger was restored")
 
 
 def _branches_in(view: TableView, gap: SeqRange | None) -> list[str]:
@@ -97,7 +97,7 @@ def restore_batches(connection: Connection, dataset: Dataset, view: TableView, g
             continue
         recorded = blocks.of_batch(connection, dataset.id, wap.batch_id)
         if isinstance(recorded, Reserved):
-            blocks.forget_reserved(connection, recorded, f"its batch is in main under {wap.rows}")
+            blocks.abandon_in(connection, recorded, f"its batch is in main under {wap.rows}")
         ended_batches.divide_again(connection, dataset.id, wap.batch_id)
         restored += restored_blocks.insert_published(
             connection,

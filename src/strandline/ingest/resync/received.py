@@ -85,4 +85,4 @@ def _may_receive(work: IngestContext, connection: Connection, dataset: Dataset) 
     """Whether the dataset may have received bodies. It has not if it has no receipt and no token covers it."""
     if any(token.datasets is None or dataset.name in token.datasets for token in tokens.list_tokens(connection)):
         return True
-    return bool(work.receipts.listed(dataset.table_uuid))
+    return bool(work.receipts.list_batches(dataset.table_uuid))

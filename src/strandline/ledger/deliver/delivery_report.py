@@ -1,7 +1,7 @@
-"""What `status` shows about delivery, of all sinks at once or of one. Each function is one or two queries, however many
-sinks and lanes there are. They need the ledger alone, and read only the end of the history.
+"""What `status` shows about delivery, of all sinks or of one. Each function is one or two queries, however many sinks
+and lanes there are. The queries need only the ledger, and read only the end of the history.
 
-Making these statements takes longer than most of them run, so they are made once (`_once`)."""
+SQLAlchemy takes longer to build most of these statements than they take to run, so they are built once (`_once`)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import LaneId, SinkId, SinkRecord
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import sinks
+from strandline.ledger.deliver.lanes import IS_CURRENT_LANE
 from strandline.ledger.deliver.quarantine import NOT_DELIVERED
 from strandline.ledger.ingest import blocks
 from strandline.ledger.row_memo import RowMemo
@@ -82,9 +83,6 @@ def _chosen(only: SinkId | None) -> tuple[sa.ColumnElement[bool], ...]:
     return (live,) if only is None else (live, sink.c.id == only)
 
 
-_OF_GENERATION = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
-
-
 def _range(after: int | None, until: int) -> SeqRange:
     return SeqRange(Seq((after or 0) + 1), Seq(until))
 
@@ -95,12 +93,12 @@ def _whole(value: Any) -> sa.ColumnElement[int]:
 
 
 def dataset_name(connection: sa.Connection, sink: SinkRecord) -> str:
-    """The dataset may have been dropped."""
+    """The name of the sink's dataset, even of a dropped one."""
     return str(connection.execute(sa.select(dataset.c.name).where(dataset.c.id == sink.dataset)).scalar_one())
 
 
 def dataset_names(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, str]:
-    """The datasets of many sinks."""
+    """The name of each sink's dataset."""
     return {SinkId(row.id): row.name for row in connection.execute(_dataset_names(only))}
 
 
@@ -131,7 +129,7 @@ def _backlogs(only: SinkId | None) -> sa.Select[Any]:
                 "promised"
             ),
         )
-        .join_from(sink, lane, _OF_GENERATION, isouter=True)
+        .join_from(sink, lane, IS_CURRENT_LANE, isouter=True)
         .join(intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None), isouter=True)
         .where(*_chosen(only))
         .group_by(sink.c.id, sink.c.dataset_id, sink.c.planned)
@@ -155,7 +153,7 @@ def _backlogs(only: SinkId | None) -> sa.Select[Any]:
 
 
 def under_way(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, UnderWay]:
-    """The open intents."""
+    """The open intents, by lane."""
     return {
         LaneId(row.lane_id): UnderWay(
             _range(row.after, row.until),
@@ -183,7 +181,7 @@ def _under_way(only: SinkId | None) -> sa.Select[Any]:
             sa.func.min(sa.case((still_planned, chunk.c.lo))).label("first_left"),
         )
         .join_from(intent, lane, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None))
-        .join(sink, _OF_GENERATION)
+        .join(sink, IS_CURRENT_LANE)
         .join(chunk, chunk.c.intent_id == intent.c.id)
         .where(*_chosen(only))
         .group_by(intent.c.lane_id, sink.c.dataset_id, intent.c.after, intent.c.until)
@@ -198,7 +196,7 @@ def rows_left(connection: sa.Connection) -> dict[SinkId, int]:
     query = (
         sa.select(sink.c.id, _whole(chunk.c.expected).label("rows"))
         .join_from(intent, lane, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None))
-        .join(sink, _OF_GENERATION)
+        .join(sink, IS_CURRENT_LANE)
         .join(chunk, (chunk.c.intent_id == intent.c.id) & (chunk.c.state == _planned))
         .where(*_chosen(None))
         .group_by(sink.c.id)
@@ -218,24 +216,24 @@ _LAST = RowMemo(
 
 @_once
 def _last_batches(only: SinkId | None) -> sa.Select[Any]:
-    some, closed = chunk.alias(), intent.alias()
+    landed, closed = chunk.alias(), intent.alias()
     last = (
         sa.select(closed.c.id)
-        .join_from(some, closed, closed.c.id == some.c.intent_id)
+        .join_from(landed, closed, closed.c.id == landed.c.intent_id)
         .where(
-            some.c.lane_id == lane.c.id,
-            some.c.state == _landed,
-            sa.func.coalesce(some.c.row_count, some.c.expected) > 0,
+            landed.c.lane_id == lane.c.id,
+            landed.c.state == _landed,
+            sa.func.coalesce(landed.c.row_count, landed.c.expected) > 0,
             closed.c.closed_at.is_not(None),
         )
-        .order_by(some.c.lo.desc())
+        .order_by(landed.c.lo.desc())
         .limit(1)
         .correlate(lane)
         .scalar_subquery()
     )
     own = (
         sa.select(last.label("intent"))
-        .join_from(lane, sink, _OF_GENERATION)
+        .join_from(lane, sink, IS_CURRENT_LANE)
         .where(*_chosen(only))
         .cte("own")
         .prefix_with("MATERIALIZED")
@@ -252,10 +250,11 @@ def _last_batches(only: SinkId | None) -> sa.Select[Any]:
 
 
 def paces(connection: sa.Connection, since: datetime, only: SinkId | None = None) -> dict[SinkId, Pace]:
-    """Reads only recent intents: a lane's intents close in order, so none counts below the last one that closed before
-    `since`. An intent never goes beyond the seal, so blocks published after `since` lie above all of those."""
-    found = connection.execute(_paces(only), {"since": since})
-    return {SinkId(row.id): Pace(int(row.published), int(row.settled)) for row in found}
+    """The pace of each sink since then."""
+    # Reads only recent intents: a lane's intents close in order, so none counts below the last one that closed before
+    # `since`. An intent never goes beyond the seal, so blocks published after `since` lie above all of those.
+    rows = connection.execute(_paces(only), {"since": since})
+    return {SinkId(row.id): Pace(int(row.published), int(row.settled)) for row in rows}
 
 
 @_once
@@ -271,7 +270,7 @@ def _paces(only: SinkId | None) -> sa.Select[Any]:
     )
     own = (
         sa.select(sink.c.id, sink.c.dataset_id, sink.c.start, lane.c.id.label("lane"), before.label("before"))
-        .join_from(sink, lane, _OF_GENERATION, isouter=True)
+        .join_from(sink, lane, IS_CURRENT_LANE, isouter=True)
         .where(*_chosen(only))
         .cte("own")
         .prefix_with("MATERIALIZED")
@@ -339,7 +338,7 @@ def quarantined_by_sink(connection: sa.Connection) -> dict[SinkId, int]:
 
 
 def losses(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, Lost]:
-    """The losses by sink, without sinks that lost nothing."""
+    """The lost rows by sink, without sinks that lost none."""
     return {SinkId(row.id): Lost(row.rows, row.unknown) for row in connection.execute(_losses(only))}
 
 

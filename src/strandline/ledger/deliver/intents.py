@@ -54,8 +54,8 @@ _WITH_CHUNKS = (
 
 def _intents(rows: Iterable[Any]) -> Iterator[Intent]:
     for _, group in groupby(rows, key=lambda row: row.id):
-        of_one = list(group)
-        first, chunks = of_one[0], tuple(map(chunk_of, of_one))
+        of_intent = list(group)
+        first, chunks = of_intent[0], tuple(map(chunk_of, of_intent))
         yield from_row(Intent, first, lane=first.lane_id, options=json.loads(first.options), chunks=chunks)
 
 
@@ -96,13 +96,13 @@ def store_plan(
 ) -> list[Intent] | None:
     """Stores the plan and returns its intents; None if the lease is lost. Lanes that are not in the plan, have no open
     intent and are not in `left_out` have no new rows up to `until`: their watermarks move there, without sending.
-    `waits_upto`: how far the planner chose to go, where sinks wait for followers; the rest up to `until` is at the sink
-    already. Raises WatermarkMoved if a follower lacks some of that by now."""
+    `waits_upto`: the end that the planner chose, if the sink waits for followers; the sink already has the rest up to
+    `until`. Raises WatermarkMoved if a follower that was added since lacks rows below that end."""
     _check_lease(lease, sink)
     plans.check(lanes, until)
     with ledger.write() as connection:
         if waits_upto is not None:
-            floors.lock(connection, sink.dataset)  # who adds a follower waits, and then finds what was promised
+            floors.lock(connection, sink.dataset)  # whoever adds a follower waits, and then sees this promise
             plans.check_followers(connection, sink, waits_upto)
         if not sinks.leases.holds(connection, lease):
             return None
@@ -125,12 +125,12 @@ def acknowledge_in(connection: sa.Connection, lease: Lease, acks: Sequence[Ackno
     """Records the outcomes in the caller's transaction; see `acknowledge`."""
     by_chunk = {ack.chunk: ack for ack in acks}
     if any(ack.state is ChunkState.PLANNED or by_chunk[ack.chunk] != ack for ack in acks):
-        raise ValueError("an acknowledgement says one outcome")
+        raise ValueError("a chunk has one outcome, and not the state planned")
     if not sinks.leases.holds(connection, lease):
         return False
-    known = {found.id: found for found in _chunks(connection, lease, by_chunk)}
-    settled = [ack for ack in by_chunk.values() if not _is_same(known.get(ack.chunk), ack)]
-    _settle(connection, settled)
+    stored = {c.id: c for c in _chunks(connection, lease, by_chunk)}
+    new = [ack for ack in by_chunk.values() if not _is_recorded(stored.get(ack.chunk), ack)]
+    _settle(connection, new)
     return True
 
 
@@ -143,21 +143,21 @@ def _chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> 
     return map(chunk_of, rows_with(connection, query, chunk.c.id, ids))
 
 
-def _is_same(known: Chunk | None, ack: Acknowledged) -> bool:
+def _is_recorded(stored: Chunk | None, ack: Acknowledged) -> bool:
     """True if the outcome is recorded, False if the chunk is still planned; `WatermarkMoved` for anything else."""
-    if known is None:
+    if stored is None:
         raise WatermarkMoved("the ledger does not know a chunk that was sent", hint="It was restored: try again.")
-    if known.state is ChunkState.PLANNED:
+    if stored.state is ChunkState.PLANNED:
         return False
-    if known.state is ack.state and known.found:
-        return True  # the sink had the chunk before anybody here knew its content
-    outcome = (known.state, known.count, known.withheld, known.digest, known.size)
+    if stored.state is ack.state and stored.found:
+        return True  # the chunk was found in the sink, and its content may not have been known then
+    outcome = (stored.state, stored.count, stored.withheld, stored.digest, stored.size)
     if outcome != (ack.state, ack.count, ack.withheld, ack.digest, ack.size):
-        raise WatermarkMoved(f"chunk {known.rows} was recorded before with another outcome", hint="Try again.")
+        raise WatermarkMoved(f"chunk {stored.rows} was recorded before with another outcome", hint="Try again.")
     return True
 
 
-# The columns that it sets are those of the parameters.
+# It sets the columns that the parameters name.
 _SETTLE = chunk.update().where(chunk.c.id == sa.bindparam("of"), chunk.c.state == ChunkState.PLANNED.value)
 
 
@@ -176,19 +176,19 @@ def _settle(connection: sa.Connection, acks: Sequence[Acknowledged]) -> None:
         for ack in acks
     ]
     if bound and connection.execute(_SETTLE, bound).rowcount != len(bound):
-        raise WatermarkMoved("a chunk was recorded by another meanwhile", hint="Try again.")
+        raise WatermarkMoved("another process recorded a chunk meanwhile", hint="Try again.")
 
 
 def offer(ledger: Ledger, lease: Lease, chunks: Iterable[ChunkId]) -> bool:
-    """Notes that these chunks may be sent from now on; False if the lease is lost. For sinks that cannot say what they
-    hold: a chunk that was never offered was never sent, whichever process died since."""
+    """Records that these chunks may be sent from now on; False if the lease is lost. For sinks that cannot say what
+    they hold: a chunk that was never offered was never sent, whichever process has died since."""
     with ledger.write() as connection:
         if not sinks.leases.holds(connection, lease):
             return False
-        for some in slices(chunks):
+        for part in slices(chunks):
             connection.execute(
                 chunk.update()
-                .where(chunk.c.id.in_(some), chunk.c.state == ChunkState.PLANNED.value, ~chunk.c.offered)
+                .where(chunk.c.id.in_(part), chunk.c.state == ChunkState.PLANNED.value, ~chunk.c.offered)
                 .values(offered=True)
             )
     return True
@@ -206,17 +206,17 @@ def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Inte
         moves = _moves(connection, sink, still_open, token, now)
         if moves and connection.execute(MOVE_LANE, moves).rowcount != len(moves):
             raise _moved(sink, still_open[0])
-        for some in slices(i.id for i in still_open):
+        for part in slices(i.id for i in still_open):
             connection.execute(
-                intent.update().where(intent.c.id.in_(some), intent.c.closed_at.is_(None)).values(closed_at=now)
+                intent.update().where(intent.c.id.in_(part), intent.c.closed_at.is_(None)).values(closed_at=now)
             )
     return True
 
 
 def _moved(sink: SinkRecord, promised: Intent) -> WatermarkMoved:
     return WatermarkMoved(
-        f"sink {sink.name}, partition {promised.partition!r}: the ledger is not where the delivery of "
-        f"{promised.after or 0}+1..{promised.until} left it",
+        f"sink {sink.name}, partition {promised.partition!r}: its watermark or intent has changed in the ledger since "
+        f"rows {(promised.after or 0) + 1}..{promised.until} were sent",
         hint="It was restored, or the sink was reset: try again.",
     )
 
@@ -277,7 +277,7 @@ def lane_move(
 ) -> dict[str, Any]:
     """The parameters of `MOVE_LANE`: the watermark moves from `after` to `until`, and the lane counts these chunks."""
     landed = [c for c in settled if c.state is ChunkState.LANDED]
-    # The content of a found range may not be known. Then the rows that the lake has in it are counted.
+    # The content of a range that was found in the sink may not be known. Then the rows that the lake has in it count.
     last = next((c.rows for c in reversed(landed) if c.count is None or c.count > 0), None)
     return {
         "of": id,
@@ -293,7 +293,8 @@ def lane_move(
 
 
 def abandon_open(connection: sa.Connection, sink: SinkRecord) -> int:
-    """After a reset: closes the intents of older generations. Their lanes and unsettled chunks stay as history."""
+    """Closes the open intents of older generations, after a reset. Returns how many. Their lanes and unsettled chunks
+    stay as history."""
     older = sa.select(lane.c.id).where(lane.c.sink_id == sink.id, lane.c.generation < sink.generation)
     closed = connection.execute(
         intent.update().where(intent.c.closed_at.is_(None), intent.c.lane_id.in_(older)).values(closed_at=utc_now())
@@ -320,13 +321,13 @@ def last_landed(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, lis
         .where(*landed)
         .order_by(chunk.c.lane_id, chunk.c.lo)
     )
-    found: dict[LaneId, list[SeqRange]] = {}
+    by_lane: dict[LaneId, list[SeqRange]] = {}
     for r in rows:
-        found.setdefault(LaneId(r.lane_id), []).append(SeqRange(Seq(r.lo), Seq(r.hi)))
-    return found
+        by_lane.setdefault(LaneId(r.lane_id), []).append(SeqRange(Seq(r.lo), Seq(r.hi)))
+    return by_lane
 
 
-def first_of(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
+def first_starts(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
     """The sequence number after which the first intent of each lane starts. Lanes without intents are left out."""
     query = (
         sa.select(intent.c.lane_id, sa.func.min(sa.func.coalesce(intent.c.after, 0)).label("first"))
@@ -338,28 +339,28 @@ def first_of(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
 
 
 def drop_open(connection: sa.Connection, sink: SinkRecord, *, keep: Collection[LaneId] = ()) -> tuple[int, int]:
-    """For `sink recover`: drops the open intents of the current generation. The next plan is made around what the sink
-    holds, so whatever landed of them is found there.
+    """Drops the open intents of the current generation, for `sink recover`. The next plan skips what the sink holds, so
+    chunks of theirs that landed are not sent again.
 
     `keep`: lanes for which the sink cannot say what it holds. There an intent is kept up to the last chunk that landed
     or may have been sent, with the sink's present options; only the rest is dropped. Returns how many intents were
     dropped and how many kept."""
-    found = open_of(connection, sink)
-    begun = {i.id: until for i in found if i.lane in keep and (until := _begun_until(i)) is not None}
+    opened = open_of(connection, sink)
+    begun = {i.id: until for i in opened if i.lane in keep and (until := _begun_until(i)) is not None}
     intent_rows = [r._mapping for r in rows_with(connection, sa.select(intent), intent.c.id, begun)]
     chunk_rows = [
         dict(r._mapping)
         for r in rows_with(connection, sa.select(chunk), chunk.c.intent_id, begun)
         if r.hi <= begun[r.intent_id]
     ]
-    for some in slices(i.id for i in found):
-        connection.execute(chunk.delete().where(chunk.c.intent_id.in_(some)))
-        connection.execute(intent.delete().where(intent.c.id.in_(some)))
+    for part in slices(i.id for i in opened):
+        connection.execute(chunk.delete().where(chunk.c.intent_id.in_(part)))
+        connection.execute(intent.delete().where(intent.c.id.in_(part)))
     if begun:
-        now = {"options": sinks.options_text(sink.options)}
-        connection.execute(intent.insert(), [{**r, **now, "until": begun[r["id"]]} for r in intent_rows])
+        present = {"options": sinks.options_text(sink.options)}
+        connection.execute(intent.insert(), [{**r, **present, "until": begun[r["id"]]} for r in intent_rows])
         connection.execute(chunk.insert(), chunk_rows)
-    return len(found) - len(begun), len(begun)
+    return len(opened) - len(begun), len(begun)
 
 
 def _begun_until(promised: Intent) -> Seq | None:

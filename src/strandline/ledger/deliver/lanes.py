@@ -59,62 +59,63 @@ def _find(connection: sa.Connection, sink: SinkRecord, partition: str) -> Lane |
 
 def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> list[Lane]:
     """The lanes of the sink's current generation, by partition; `WatermarkUnreadable` if one contradicts itself."""
-    found = unchecked(connection, sink)
-    check(found, sink, lake=lake, dataset=dataset)
-    return found
+    lanes = unchecked(connection, sink)
+    check(lanes, sink, lake=lake, dataset=dataset)
+    return lanes
 
 
-def check(found: Iterable[Lane | EqualLanes], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
+def check(lanes: Iterable[Lane | EqualLanes], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
     """Raises `WatermarkUnreadable` if one of these lanes of a sink contradicts itself."""
-    known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
-    for one in found:
-        if one.continuation not in known:
-            known[one.continuation] = _decode(sink, one, lake, dataset)
-        if known[one.continuation] != one.mark:
-            raise _unreadable(sink, one, f"it is {one.mark}, and its token says {known[one.continuation]}")
+    decoded: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
+    for checked in lanes:
+        token = checked.continuation
+        if token not in decoded:
+            decoded[token] = _decode(sink, checked, lake, dataset)
+        if decoded[token] != checked.mark:
+            raise _unreadable(sink, checked, f"it is {checked.mark}, and its token says {decoded[token]}")
 
 
-def _decode(sink: SinkRecord, found: Lane | EqualLanes, lake: str, dataset: DatasetUuid) -> Seq | None:
+def _decode(sink: SinkRecord, checked: Lane | EqualLanes, lake: str, dataset: DatasetUuid) -> Seq | None:
     try:
-        token = decode(found.continuation)
+        token = decode(checked.continuation)
     except TokenError as e:
-        raise _unreadable(sink, found, e.message) from e
+        raise _unreadable(sink, checked, e.message) from e
     if (token.lake, token.dataset) != (lake, dataset):
-        raise _unreadable(sink, found, "it is from another lake or table")
+        raise _unreadable(sink, checked, "it is from another lake or table")
     return token.after
 
 
-def _unreadable(sink: SinkRecord, found: Lane | EqualLanes, why: str) -> WatermarkUnreadable:
+def _unreadable(sink: SinkRecord, checked: Lane | EqualLanes, why: str) -> WatermarkUnreadable:
     return WatermarkUnreadable(
-        f"the watermark of sink {sink.name}, partition {found.partition!r}, cannot be used: {why}",
-        hint=f"`strandline sink recover {sink.name}` reads it from the sink's own side.",
+        f"the watermark of sink {sink.name}, partition {checked.partition!r}, cannot be used: {why}",
+        hint=f"`strandline sink recover {sink.name}` reads it from the destination's own record.",
     )
 
 
 def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
-    """The lanes as `list_lanes` returns them, without its check: for recovery."""
+    """The lanes as `list_lanes` returns them, but without its check: for recovery."""
     # Sorted here, because the databases collate texts differently.
     rows = connection.execute(sa.select(lane).where(*of_sink(sink)))
-    return sorted(map(_lane, rows), key=lambda found: found.partition)
+    return sorted(map(_lane, rows), key=lambda one: one.partition)
 
 
-_OF_GENERATION = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
+IS_CURRENT_LANE = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
 
 
 def unchecked_of_all(connection: sa.Connection) -> dict[SinkId, list[Lane]]:
     """The unchecked lanes of every sink that was not removed, in one query. Sinks without lanes are left out."""
-    query = sa.select(lane).join_from(lane, sink, _OF_GENERATION).where(sink.c.removed_at.is_(None))
-    found: dict[SinkId, list[Lane]] = {}
+    query = sa.select(lane).join_from(lane, sink, IS_CURRENT_LANE).where(sink.c.removed_at.is_(None))
+    by_sink: dict[SinkId, list[Lane]] = {}
     for one in _OF_ALL.read(connection.execute(query).all()):
-        found.setdefault(one.sink, []).append(one)
-    for of_one in found.values():
-        of_one.sort(key=lambda one: one.partition)
-    return found
+        by_sink.setdefault(one.sink, []).append(one)
+    for lanes in by_sink.values():
+        lanes.sort(key=lambda one: one.partition)
+    return by_sink
 
 
 @dataclass(frozen=True, slots=True)
 class EqualLanes:
-    """Lanes of a sink that have the same watermark: few, since most partitions are delivered together."""
+    """Lanes of a sink that have the same watermark. A sink has few such groups: most lanes are delivered together."""
 
     sink: SinkId
     partition: str  # that of one of them
@@ -133,14 +134,14 @@ def unchecked_by_watermark(connection: sa.Connection) -> dict[SinkId, list[Equal
             lane.c.mark,
             sa.cast(sa.func.sum(lane.c.exported), sa.BigInteger),
         )
-        .join_from(lane, sink, _OF_GENERATION)
+        .join_from(lane, sink, IS_CURRENT_LANE)
         .where(sink.c.removed_at.is_(None))
         .group_by(lane.c.sink_id, lane.c.continuation, lane.c.mark)
     )
-    found: dict[SinkId, list[EqualLanes]] = {}
+    by_sink: dict[SinkId, list[EqualLanes]] = {}
     for row in connection.execute(query):
-        found.setdefault(SinkId(row.sink_id), []).append(EqualLanes(*row))
-    return found
+        by_sink.setdefault(SinkId(row.sink_id), []).append(EqualLanes(*row))
+    return by_sink
 
 
 def highest_watermark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
@@ -148,7 +149,7 @@ def highest_watermark(connection: sa.Connection, dataset: DatasetId) -> Seq | No
     of_dataset = (sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
     marks = sa.union_all(
         sa.select(sink.c.planned.label("mark")).where(*of_dataset),
-        sa.select(sa.func.max(lane.c.mark)).join_from(sink, lane, _OF_GENERATION).where(*of_dataset),
+        sa.select(sa.func.max(lane.c.mark)).join_from(sink, lane, IS_CURRENT_LANE).where(*of_dataset),
     ).subquery()
     return seq_or_none(connection.execute(sa.select(sa.func.max(marks.c.mark))).scalar())
 
@@ -174,17 +175,17 @@ def lowest_watermarks(connection: sa.Connection, dataset: DatasetId) -> list[Sin
     columns = (sink.c.id, sink.c.name, sink.c.generation, sink.c.planned)
     rows = connection.execute(
         sa.select(*columns, lowest)
-        .join_from(sink, lane, _OF_GENERATION, isouter=True)
+        .join_from(sink, lane, IS_CURRENT_LANE, isouter=True)
         .where(sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
         .group_by(*columns)
         .order_by(sink.c.id)
     )
-    found: list[SinkWatermark] = []
+    watermarks: list[SinkWatermark] = []
     for row in rows:
         planned = row.planned or 0
-        at = planned if row.lowest is None else min(planned, row.lowest)
-        found.append(SinkWatermark(SinkId(row.id), row.name, row.generation, seq_or_none(at or None)))
-    return found
+        mark = planned if row.lowest is None else min(planned, row.lowest)
+        watermarks.append(SinkWatermark(SinkId(row.id), row.name, row.generation, seq_or_none(mark or None)))
+    return watermarks
 
 
 def rebuild(
@@ -200,47 +201,48 @@ def rebuild(
     """Writes the lane from what the sink itself reports, even if the stored lane is unreadable. Raises
     `WatermarkUnreadable` instead of lowering a watermark.
 
-    A lane with an open intent keeps the watermark at which the intent starts: finishing the intent, with its promised
-    chunks, finds what the sink holds. `builds_on` is for a new lane: how far the generation before has delivered."""
-    # The same lock as a deliverer takes: nobody plans between the read and the update.
+    A lane with an open intent keeps the watermark at which the intent starts: whoever finishes the intent finds what
+    the sink holds. `builds_on`, for a new lane: up to where the generation before it has delivered."""
+    # A deliverer takes the same lock, so nobody plans between the read and the update.
     lock_row(connection, sink, of.id)
-    known = _find(connection, of, partition)
-    if known is None:
+    stored = _find(connection, of, partition)
+    if stored is None:
         fixed = {"sink_id": of.id, "generation": of.generation, "partition": partition, "builds_on": builds_on}
         new = {**fixed, "exported": 0, "withheld": 0, "version": 1, "updated_at": utc_now()}
-        made = connection.execute(lane.insert().values(**new, **_place(mark, token, last)).returning(lane))
-        return _lane(made.one())
+        inserted = connection.execute(lane.insert().values(**new, **_position(mark, token, last)).returning(lane))
+        return _lane(inserted.one())
     pinned = connection.execute(
-        sa.select(intent.c.after).where(intent.c.lane_id == known.id, intent.c.closed_at.is_(None))
+        sa.select(intent.c.after).where(intent.c.lane_id == stored.id, intent.c.closed_at.is_(None))
     ).one_or_none()
     target = mark if pinned is None else seq_or_none(pinned.after)
-    if known.mark is not None and (target is None or target < known.mark):
+    if stored.mark is not None and (target is None or target < stored.mark):
         raise WatermarkUnreadable(
-            f"the ledger's watermark of sink {of.name}, partition {partition!r}, is {known.mark}, above the "
+            f"the ledger's watermark of sink {of.name}, partition {partition!r}, is {stored.mark}, above the "
             f"{target} from which it would continue, and watermarks never go back",
             hint=f"`strandline sink reset {of.name}` starts a new generation with watermarks of its own.",
         )
     if last is None or target is None or last.hi > target:
-        last = known.last
+        last = stored.last
     changed = connection.execute(
         lane.update()
-        .where(lane.c.id == known.id, lane.c.version == known.version)
-        .values(version=known.version + 1, updated_at=utc_now(), **_place(target, token, last))
+        .where(lane.c.id == stored.id, lane.c.version == stored.version)
+        .values(version=stored.version + 1, updated_at=utc_now(), **_position(target, token, last))
         .returning(lane)
     )
     return _lane(changed.one())
 
 
-def forget_last(connection: sa.Connection, found: Lane) -> None:
-    """A person gave up rows that the sink acknowledged and lost: recovery no longer expects them in the sink."""
+def forget_last(connection: sa.Connection, of: Lane) -> None:
+    """Makes recovery no longer expect the last delivered rows in the sink, which has lost them: a person gave them
+    up."""
     connection.execute(
         lane.update()
-        .where(lane.c.id == found.id)
+        .where(lane.c.id == of.id)
         .values(last_lo=None, last_hi=None, builds_on=None, version=lane.c.version + 1, updated_at=utc_now())
     )
 
 
-def _place(mark: Seq | None, token: MakeToken, last: SeqRange | None) -> dict[str, Any]:
+def _position(mark: Seq | None, token: MakeToken, last: SeqRange | None) -> dict[str, Any]:
     return {
         "mark": mark,
         "continuation": token(mark),

@@ -17,9 +17,9 @@ from strandline.ledger.schema.maintain import loss, purge
 
 
 class Reason(StrEnum):
-    # By a rule, which moved the lane's watermark past the rows.
+    # Deleted by a rule, which moved the lane's watermark past the rows.
     DROPPED = "dropped"
-    # By a rule. Rows between them are not due and are still delivered, so the watermark did not move.
+    # Deleted by a rule. Rows between them are not due and are still delivered, so the watermark did not move.
     DELETED = "deleted"
     # A person asked for it, or gave up rows whose file is gone.
     PURGED = "purged"
@@ -48,8 +48,8 @@ class RecordedLoss(NewLoss):
         return SeqRange(Seq((self.after or 0) + 1), self.until)
 
 
-def add(connection: sa.Connection, record: SinkRecord, reason: Reason, found: Sequence[NewLoss]) -> None:
-    add_for(connection, record.dataset, record.id, record.generation, reason, found)
+def add(connection: sa.Connection, record: SinkRecord, reason: Reason, lost: Sequence[NewLoss]) -> None:
+    add_for(connection, record.dataset, record.id, record.generation, reason, lost)
 
 
 def add_for(
@@ -58,11 +58,11 @@ def add_for(
     sink: SinkId,
     generation: int,
     reason: Reason,
-    found: Sequence[NewLoss],
+    lost: Sequence[NewLoss],
 ) -> None:
-    if found:
+    if lost:
         fixed = {"dataset_id": dataset, "sink_id": sink, "generation": generation, "reason": reason.value}
-        connection.execute(loss.insert(), [{**fixed, **asdict(x), "at": utc_now()} for x in found])
+        connection.execute(loss.insert(), [{**fixed, **asdict(x), "at": utc_now()} for x in lost])
 
 
 def of_sink(connection: sa.Connection, record: SinkRecord) -> list[RecordedLoss]:

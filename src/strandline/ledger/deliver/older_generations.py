@@ -43,40 +43,40 @@ def layers(connection: sa.Connection, sink: SinkRecord) -> list[Layer]:
     """The layers of every lane that builds on older generations, whether it has delivered rows itself or not."""
     if sink.generation == 1:
         return []
-    mine = connection.execute(
+    lanes = connection.execute(
         sa.select(lane.c.partition, lane.c.builds_on).where(*of_sink(sink), lane.c.builds_on.is_not(None))
     ).all()
-    return [layer for r in mine for layer in _layers(connection, sink, r.partition, int(r.builds_on))]
+    return [layer for r in lanes for layer in _layers(connection, sink, r.partition, int(r.builds_on))]
 
 
 def _layers(connection: sa.Connection, sink: SinkRecord, partition: str, upto: int) -> Iterator[Layer]:
     for generation, older, bound in _older(connection, sink, partition):
-        began = _began(connection, [LaneId(one.id) for one in older]) if bound is None else bound
+        began = _first_start(connection, [LaneId(one.id) for one in older]) if bound is None else bound
         if began is not None and began < upto:
             yield Layer(partition, generation, began, upto)
         upto = upto if bound is None else min(upto, bound)
 
 
-def _began(connection: sa.Connection, of: Collection[LaneId]) -> int | None:
+def _first_start(connection: sa.Connection, of: Collection[LaneId]) -> int | None:
     """The sequence number after which the first intent of these lanes starts; None if they never had one."""
     query = sa.select(sa.func.min(sa.func.coalesce(intent.c.after, 0))).where(intent.c.lane_id.in_(of))
-    found: int | None = connection.execute(query).scalar_one()
-    return found
+    start: int | None = connection.execute(query).scalar_one()
+    return start
 
 
 def foundations(connection: sa.Connection, sink: SinkRecord, partitions: Collection[str]) -> list[Foundation]:
-    """The foundations of lanes that build on an older generation and have delivered no rows themselves."""
+    """The foundations of those lanes that build on an older generation and have delivered no rows themselves."""
     landed = intents.last_landed(connection, sink)
     builds = sa.select(lane.c.id, lane.c.partition, lane.c.builds_on).where(
         *of_sink(sink), lane.c.builds_on.is_not(None)
     )
-    mine = list(rows_with(connection, builds, lane.c.partition_hash, map(partition_hash, partitions)))
-    found = [_foundation(connection, sink, r.partition, r.builds_on) for r in mine if r.id not in landed]
-    return sorted((f for f in found if f is not None), key=lambda f: f.partition)
+    lanes = list(rows_with(connection, builds, lane.c.partition_hash, map(partition_hash, partitions)))
+    below = [_foundation(connection, sink, r.partition, r.builds_on) for r in lanes if r.id not in landed]
+    return sorted((f for f in below if f is not None), key=lambda f: f.partition)
 
 
 def _foundation(connection: sa.Connection, sink: SinkRecord, partition: str, below: int) -> Foundation | None:
-    """The previous generation may have delivered none of the rows, and build on an older one itself."""
+    # The previous generation may have delivered none of the rows, and build on an older one itself.
     for generation, older, bound in _older(connection, sink, partition):
         for one in older:
             if ranges := _last_ranges(connection, LaneId(one.id), below):
@@ -88,8 +88,9 @@ def _foundation(connection: sa.Connection, sink: SinkRecord, partition: str, bel
 def _older(
     connection: sa.Connection, sink: SinkRecord, partition: str
 ) -> Iterator[tuple[int, Sequence[Any], int | None]]:
-    """Each older generation that the lane builds on, newest first: the lane's records in it, newest first (a sink that
-    was removed and added again has several), and the sequence number up to which it builds on a still older one."""
+    """Yields each older generation that the lane builds on, newest first; with the lane's records in it, newest first
+    (a sink that was removed and added again has several), and the sequence number up to which it builds on a still
+    older generation."""
     for generation in range(sink.generation - 1, 0, -1):
         records = connection.execute(
             sa.select(lane.c.id, lane.c.builds_on)
@@ -121,14 +122,14 @@ def _last_ranges(connection: sa.Connection, of: LaneId, below: int) -> tuple[Seq
     return tuple(SeqRange(Seq(r.lo), Seq(r.hi)) for r in rows)
 
 
-def all_below(connection: sa.Connection, sink: SinkRecord, found: Lane) -> list[tuple[int, list[SeqRange]]]:
+def all_below(connection: sa.Connection, sink: SinkRecord, of: Lane) -> list[tuple[int, list[SeqRange]]]:
     """For each generation that a lane builds on, all ranges with rows that it delivered."""
-    below, result = found.builds_on, []
-    for generation, older, bound in _older(connection, sink, found.partition):
+    below, result = of.builds_on, []
+    for generation, older, bound in _older(connection, sink, of.partition):
         if below is None:
             break
-        of_these = (chunk.c.lane_id.in_([one.id for one in older]), chunk.c.lo > (bound or 0))
-        query = sa.select(chunk.c.lo, chunk.c.hi).where(*of_these, *_landed_up_to(below))
+        of_generation = (chunk.c.lane_id.in_([one.id for one in older]), chunk.c.lo > (bound or 0))
+        query = sa.select(chunk.c.lo, chunk.c.hi).where(*of_generation, *_landed_up_to(below))
         ranges = {SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query)}
         result.append((generation, sorted(ranges)))
         below = seq_or_none(bound)

@@ -29,13 +29,13 @@ def check(lanes: Sequence[LanePlan], until: Seq) -> None:
 
 
 def check_followers(connection: sa.Connection, sink: SinkRecord, upto: Seq) -> None:
-    """Raises WatermarkMoved if sinks may be promised less than `upto` now: a follower was added, or made again, since
-    the planner read the ledger. What this sink was promised before stays promised."""
-    have = followers.sealed_by_all(connection).get(sink.dataset, upto)
-    if upto > max(have or 0, sink.planned or 0):
+    """Raises WatermarkMoved if rows up to `upto` may not be promised any more: a follower was added, or created again,
+    since the planner read the ledger. What this sink was promised before stays promised."""
+    lowest = followers.sealed_by_all(connection).get(sink.dataset, upto)
+    if upto > max(lowest or 0, sink.planned or 0):
         raise WatermarkMoved(
-            f"sink {sink.name} waits for followers: one of them has everything up to {have or 'nothing'} only, and the "
-            f"plan went up to {upto}",
+            f"sink {sink.name} waits for followers: its plan goes up to {upto}, and one of them has everything only up "
+            f"to {lowest or 0}",
             hint="It is planned again once they have caught up.",
         )
 
@@ -52,26 +52,26 @@ def write(
     """Stores the plan and returns the lanes that got an intent. The caller has checked the fence."""
     now = utc_now()
     planned = _move_planned(connection, sink, until)
-    known = _lanes(connection, sink)
-    made = {plan.partition: sink.planned for plan in lanes if plan.partition not in known}
-    if NOT_PARTITIONED not in known | made and _is_not_partitioned(connection, sink):
-        made[NOT_PARTITIONED] = planned
-    if made:
-        _make_lanes(connection, sink, made, token, now)
-        known = _lanes(connection, sink)
+    stored = _lanes(connection, sink)
+    new = {plan.partition: sink.planned for plan in lanes if plan.partition not in stored}
+    if NOT_PARTITIONED not in stored | new and _is_not_partitioned(connection, sink):
+        new[NOT_PARTITIONED] = planned
+    if new:
+        _insert_lanes(connection, sink, new, token, now)
+        stored = _lanes(connection, sink)
     for plan in lanes:
-        _check_lane(sink, plan, known[plan.partition])
-    of_lanes = [(LaneId(known[plan.partition].id), plan) for plan in lanes]
-    _store(connection, sink, of_lanes, options_text(options), now)
-    _move_the_rest(connection, sink, until, token, now, left_out)
-    return {id for id, _ in of_lanes}
+        _check_lane(sink, plan, stored[plan.partition])
+    with_ids = [(LaneId(stored[plan.partition].id), plan) for plan in lanes]
+    _store(connection, sink, with_ids, options_text(options), now)
+    _move_other_lanes(connection, sink, until, token, now, left_out)
+    return {id for id, _ in with_ids}
 
 
 def _check_tiling(plan: LanePlan, until: Seq) -> None:
     at = plan.after or 0
     for part in plan.chunks:
         if part.rows.lo != at + 1:
-            raise ValueError(f"partition {plan.partition!r}: chunk {part.rows} does not begin behind {at}")
+            raise ValueError(f"partition {plan.partition!r}: chunk {part.rows} does not begin after {at}")
         at = part.rows.hi
     if not plan.chunks or at != plan.until:
         raise ValueError(f"partition {plan.partition!r}: the chunks end at {at}, not at {plan.until}")
@@ -96,8 +96,8 @@ def _move_planned(connection: sa.Connection, sink: SinkRecord, until: Seq) -> Se
     )
     if moved.rowcount != 1:
         raise WatermarkMoved(
-            f"sink {sink.name} is not where it was when the plan was made",
-            hint="Another deliverer was here, or the sink was reset: try again.",
+            f"sink {sink.name} has changed since its plan was made",
+            hint="Another process delivered to it, or it was reset: try again.",
         )
     return planned
 
@@ -112,21 +112,22 @@ def _lanes(connection: sa.Connection, sink: SinkRecord) -> dict[str, Any]:
     return {r.partition: r for r in rows}
 
 
-def _check_lane(sink: SinkRecord, plan: LanePlan, found: Any) -> None:
-    if found.intent is not None:
+def _check_lane(sink: SinkRecord, plan: LanePlan, stored: Any) -> None:
+    if stored.intent is not None:
         raise ValueError(f"sink {sink.name}, partition {plan.partition!r} has an open intent")
-    if found.mark != plan.after:
+    if stored.mark != plan.after:
         raise ValueError(
-            f"sink {sink.name}, partition {plan.partition!r}: planned from {plan.after}, it is at {found.mark}"
+            f"sink {sink.name}, partition {plan.partition!r}: its plan begins after {plan.after}, its watermark is "
+            f"{stored.mark}"
         )
 
 
 def _is_not_partitioned(connection: sa.Connection, sink: SinkRecord) -> bool:
-    found = connection.execute(sa.select(dataset.c.deliver_by).where(dataset.c.id == sink.dataset)).scalar()
-    return found == "[]"
+    columns = connection.execute(sa.select(dataset.c.deliver_by).where(dataset.c.id == sink.dataset)).scalar()
+    return columns == "[]"
 
 
-def _make_lanes(
+def _insert_lanes(
     connection: sa.Connection, sink: SinkRecord, marks: Mapping[str, Seq | None], token: MakeToken, now: datetime
 ) -> None:
     tokens = {mark: token(mark) for mark in set(marks.values())}
@@ -178,12 +179,12 @@ def _values(part: ChunkPlan, now: datetime) -> dict[str, Any]:
     }
 
 
-def _move_the_rest(
+def _move_other_lanes(
     connection: sa.Connection, sink: SinkRecord, until: Seq, token: MakeToken, now: datetime, left_out: Collection[str]
 ) -> None:
-    """Moves the watermarks of lanes that get nothing. One condition skips both the lanes of the plan and those that
-    were busy before, because they have an open intent by now. A lane in `left_out` had an open intent when the planner
-    read it, so it was not scanned: it does not move, even if that intent was closed since."""
+    """Moves the watermarks of lanes that get nothing. The condition on open intents skips both the lanes of the plan
+    and those that had one before. A lane in `left_out` had an open intent when the planner read the ledger, so its rows
+    were not scanned: it does not move, even if that intent was closed since."""
     connection.execute(
         lane.update()
         .where(

@@ -2,7 +2,7 @@
 
     held ──▶ replaying ──▶ replayed      it landed after all, in a lane of its own
      │  ◀────────┘                       refused again: nothing landed
-     └─────▶ discarded                   a person gave it up
+     └─────▶ discarded                   a person gave the row up
 
 A row that is being replayed may have landed, so it cannot be discarded until its outcome is known.
 """
@@ -78,7 +78,7 @@ def quarantine_rows(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, 
 
 
 def add(connection: sa.Connection, row: StoredRefusedRow) -> bool:
-    """False if the row is quarantined already. The caller's transaction must settle the chunk, too."""
+    """Quarantines the row; False if it is quarantined already. The caller's transaction must settle the chunk, too."""
     now = utc_now()
     of = connection.execute(sa.select(lane.c.sink_id, lane.c.generation).where(lane.c.id == row.lane)).one()
     refused = {"seq": row.seq, "reason": row.reason, "object": row.object, "size": row.size, "form": row.form}
@@ -127,8 +127,8 @@ _WITH_PARTITION = sa.select(quarantined, lane.c.partition).join_from(
 def list_quarantined(
     connection: sa.Connection, sink: SinkRecord, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:
-    """The sink's rows by sequence number. All generations are included, because a reset
-    does not deliver again what lies before its start."""
+    """The sink's quarantined rows by sequence number, of all generations: a reset does not deliver the rows before its
+    start again."""
     query = _WITH_PARTITION.where(quarantined.c.sink_id == sink.id).order_by(quarantined.c.seq, quarantined.c.id)
     return _read(connection, query, states)
 
@@ -147,7 +147,7 @@ def page(
 
 
 def count_waiting(connection: sa.Connection) -> dict[SinkId, int]:
-    """The rows that a person has not settled yet, of sinks that have some."""
+    """How many rows of each sink wait for a person's decision, without sinks that have none."""
     query = sa.select(quarantined.c.sink_id, sa.func.count().label("rows")).group_by(quarantined.c.sink_id)
     waiting = query.where(quarantined.c.state.in_([state.value for state in NOT_DELIVERED]))
     return {SinkId(r.sink_id): int(r.rows) for r in connection.execute(waiting)}
@@ -166,8 +166,8 @@ def of_dataset(
 
 
 def get(connection: sa.Connection, id: QuarantinedId) -> Quarantined | None:
-    found = _read(connection, _WITH_PARTITION.where(quarantined.c.id == id))
-    return found[0] if found else None
+    rows = _read(connection, _WITH_PARTITION.where(quarantined.c.id == id))
+    return rows[0] if rows else None
 
 
 def start_replay(ledger: Ledger, id: QuarantinedId) -> int | None:
@@ -178,18 +178,18 @@ def start_replay(ledger: Ledger, id: QuarantinedId) -> int | None:
         # The lock gives two concurrent replays two numbers.
         of = sa.select(quarantined.c.sink_id).where(quarantined.c.id == id).scalar_subquery()
         lock_row(connection, sink_table, of)
-        found = get(connection, id)
-        if found is None or found.state not in NOT_DELIVERED:
+        row = get(connection, id)
+        if row is None or row.state not in NOT_DELIVERED:
             return None
-        number = found.replay_number
+        number = row.replay_number
         if number is None:
             highest = connection.execute(
                 sa.select(sa.func.max(quarantined.c.replay_number)).where(
-                    quarantined.c.sink_id == found.sink, quarantined.c.generation == found.generation
+                    quarantined.c.sink_id == row.sink, quarantined.c.generation == row.generation
                 )
             ).scalar()
             number = (highest or 0) + 1
-        if found.state is QuarantineState.HELD:
+        if row.state is QuarantineState.HELD:
             _move(connection, id, QuarantineState.HELD, QuarantineState.REPLAYING, replay_number=number)
         return number
 
@@ -197,7 +197,7 @@ def start_replay(ledger: Ledger, id: QuarantinedId) -> int | None:
 def _move(
     connection: sa.Connection, id: QuarantinedId, before: QuarantineState, after: QuarantineState, /, **values: Any
 ) -> bool:
-    """True also if the row is in the new state already."""
+    """Changes the state of the row. True also if it was in the new state already."""
     connection.execute(
         quarantined.update()
         .where(quarantined.c.id == id, quarantined.c.state == before.value)
@@ -207,18 +207,18 @@ def _move(
 
 
 def replayed(ledger: Ledger, id: QuarantinedId) -> bool:
-    """The row landed. False if it was not being replayed."""
+    """Records that the row landed. False if it was not being replayed."""
     return ledger.change(_move, id, QuarantineState.REPLAYING, QuarantineState.REPLAYED)
 
 
 def refused_again(ledger: Ledger, id: QuarantinedId, reason: str) -> bool:
-    """The sink refused the row for good, so nothing landed: the row is held again, with the new reason and its old
-    number. Never call this after an unknown outcome. False if the row landed or was discarded."""
+    """Records that the sink refused the row for good again. Nothing landed, so the row is held again, with the new
+    reason and its old number. Never call this after an unknown outcome. False if the row landed or was discarded."""
     return ledger.change(_move, id, QuarantineState.REPLAYING, QuarantineState.HELD, reason=reason)
 
 
 def discard(ledger: Ledger, id: QuarantinedId) -> bool:
-    """False if the row is not held: it landed, or may have."""
+    """Discards the row; False if it is not held, because it landed or may have."""
     return ledger.change(discard_in, id)
 
 

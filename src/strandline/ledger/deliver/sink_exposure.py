@@ -1,4 +1,4 @@
-"""What sinks were promised, as far as the ledger knows: all generations, and removed sinks too."""
+"""What sinks were promised, as far as the ledger knows: in all generations, and removed sinks too."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkGenera
     by_lane: dict[tuple[int, int], dict[str, list[Any]]] = {}
     for r in rows:
         by_lane.setdefault((r.sink_id, r.generation), {}).setdefault(r.partition, []).append(r)
-    found = []
+    result = []
     for record, removed in sinks.list_with_removed(connection, dataset):
-        known = sorted(g for id, g in by_lane if id == record.id)
-        if not removed and record.generation not in known:
-            known.append(record.generation)
-        for generation in known:
+        generations = sorted(g for id, g in by_lane if id == record.id)
+        if not removed and record.generation not in generations:
+            generations.append(record.generation)
+        for generation in generations:
             lanes = by_lane.get((record.id, generation), {})
-            found.append(SinkGeneration(record, generation, removed, tuple(_past(p, lanes[p]) for p in sorted(lanes))))
-    return found
+            result.append(SinkGeneration(record, generation, removed, tuple(_past(p, lanes[p]) for p in sorted(lanes))))
+    return result
 
 
 def _past(partition: str, rows: Sequence[Any]) -> LanePast:

@@ -53,8 +53,8 @@ def add(
     peer: PeerKind | None = None,
     from_now: bool | None = None,
 ) -> SinkRecord:
-    """`planned`: of a sink that another ledger delivered to before. `generation`: above 1 if the destination's own
-    record has one. `RefusedError` for a taken name or destination."""
+    """Adds a sink; `RefusedError` for a taken name or destination. `planned`: for a sink that another ledger has
+    delivered to. `generation`: above 1 if the destination's own record says so."""
     added = connection.execute(
         insert_into(connection, sink)
         .values(
@@ -101,11 +101,11 @@ def find(connection: sa.Connection, name: str) -> SinkRecord | None:
 
 
 def get(connection: sa.Connection, name: str) -> SinkRecord:
-    found = find(connection, name)
-    if found is None:
-        known = ", ".join(s.name for s in list_sinks(connection)) or "none yet"
-        raise NoSuchSink(f"there is no sink {name}", hint=f"Sinks here: {known}.")
-    return found
+    record = find(connection, name)
+    if record is None:
+        names = ", ".join(s.name for s in list_sinks(connection)) or "none yet"
+        raise NoSuchSink(f"there is no sink {name}", hint=f"Sinks here: {names}.")
+    return record
 
 
 _LISTED = RowMemo(_sink)
@@ -121,7 +121,7 @@ def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkRecord
 
 
 def list_with_removed(connection: sa.Connection, dataset: DatasetId) -> list[tuple[SinkRecord, bool]]:
-    """Includes removed sinks (True), whose destinations still have the rows that they got."""
+    """The dataset's sinks, and whether each was removed: the destination of a removed sink still has its rows."""
     rows = connection.execute(sa.select(sink).where(sink.c.dataset_id == dataset).order_by(sink.c.name, sink.c.id))
     return [(_sink(r), r.removed_at is not None) for r in rows]
 
@@ -142,14 +142,14 @@ def set_options(
     expected: Mapping[str, str] | None = None,
 ) -> bool:
     """Sets the options of the next intent; an open intent keeps its own. The change may have fixed what made the sink
-    fail, so the sink is retried at once, and `failing_since` starts anew. With `expected`, only if the sink still has
-    these options: two people who change it at the same time do not undo each other's change."""
+    fail, so it is retried at once, and `failing_since` is cleared. With `expected`, only if the sink still has these
+    options: of two people who change it at the same time, neither undoes the other's change."""
     for other in list_sinks(connection):
         if other.destination == destination and other.id != id:
             raise destination_taken(other.name, destination)
-    still = [] if expected is None else [sink.c.options == options_text(expected)]
+    unchanged = [] if expected is None else [sink.c.options == options_text(expected)]
     text = options_text(options)
-    return _change(connection, id, *still, options=text, destination=destination, retry_at=None, failing_since=None)
+    return _change(connection, id, *unchanged, options=text, destination=destination, retry_at=None, failing_since=None)
 
 
 def note_peer(connection: sa.Connection, id: SinkId, peer: PeerKind) -> bool:
@@ -191,9 +191,9 @@ def retry_now(connection: sa.Connection, id: SinkId) -> bool:
 
 def clear_failures(connection: sa.Connection, id: SinkId) -> bool:
     """Clears the failures; True if there were any."""
-    news = sa.or_(sink.c.failures > 0, sink.c.reason.is_not(None), sink.c.retry_at.is_not(None))
+    has_failures = sa.or_(sink.c.failures > 0, sink.c.reason.is_not(None), sink.c.retry_at.is_not(None))
     not_stopped = sink.c.state != SinkState.STOPPED.value
-    return _change(connection, id, not_stopped, news, **_NO_FAILURES)
+    return _change(connection, id, not_stopped, has_failures, **_NO_FAILURES)
 
 
 def remove(connection: sa.Connection, id: SinkId) -> bool:
@@ -217,15 +217,15 @@ leases = LeaseColumns(sink.c.lease_token, sink.c.lease_until, sink.c.removed_at.
 
 
 def forget_leases(connection: sa.Connection) -> int:
-    """For a resync: the holder of a lease in a restored ledger may know more than the ledger, and may have sent more
-    chunks than it records as offered."""
+    """Ends all leases, and marks all planned chunks as offered, for a resync. Returns how many leases were held.
+    Whoever held a lease may have sent more chunks than the restored ledger records as offered."""
     connection.execute(chunk.update().where(chunk.c.state == ChunkState.PLANNED.value).values(offered=True))
     return leases.release_all(connection)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkWork:
-    """What there is to do for a sink."""
+    """The work that waits for a sink."""
 
     sink: SinkRecord
     sealed: Seq | None
@@ -311,8 +311,8 @@ _DUE = _due_query()
 
 
 def due(connection: sa.Connection) -> list[SinkWork]:
-    """Every active sink and what there is to do for it. An idle tick runs only this one statement. Sinks in backoff are
-    included, because their other lanes may have new rows."""
+    """Every active sink, with the work that waits for it. An idle tick runs only this one statement. Sinks in backoff
+    are included, because their other lanes may have new rows."""
     return [
         SinkWork(_sink(r), seq_or_none(r.sealed), r.open_intents, bool(r.behind), r.oldest_unplanned, r.unplanned_rows)
         for r in connection.execute(_DUE)

@@ -1,4 +1,4 @@
-"""Replaces a chunk that a sink refused by two parts, before the parts are sent."""
+"""Divides a chunk that a sink refused into two chunks, before these are sent."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Split:
 
 
 def split(ledger: Ledger, lease: Lease, wanted: Sequence[Split]) -> dict[ChunkId, tuple[Chunk, Chunk]] | None:
-    """Returns the parts of each planned chunk, all stored in one transaction; None if the lease is lost. Idempotent. No
-    part ever gets the id of the split chunk, so a late outcome of that chunk is applied to nothing."""
+    """Replaces planned chunks by their parts, in one transaction. Returns the parts of each; None if the lease is lost.
+    Idempotent. No part gets the id of the divided chunk, so a late outcome of that chunk changes nothing."""
     by_chunk = {one.chunk: one for one in wanted}
     if any(by_chunk[one.chunk] != one for one in wanted):
-        raise ValueError("a chunk is split in one way")
+        raise ValueError("a chunk can be split in one way only")
     with ledger.write() as connection:
         if not sinks.leases.holds(connection, lease):
             return None
@@ -45,8 +45,8 @@ def split(ledger: Ledger, lease: Lease, wanted: Sequence[Split]) -> dict[ChunkId
             # The upper part first: SQLite reuses the highest id once its row is deleted.
             upper = [_part(row, Seq(one.at + 1), row.hi, row.expected - one.before) for row, one in whole]
             connection.execute(chunk.insert(), upper)
-            for some in slices(row.id for row, _ in whole):
-                connection.execute(chunk.delete().where(chunk.c.id.in_(some)))
+            for part in slices(row.id for row, _ in whole):
+                connection.execute(chunk.delete().where(chunk.c.id.in_(part)))
             connection.execute(chunk.insert(), [_part(row, row.lo, one.at, one.before) for row, one in whole])
         return _parts(connection, lease, by_chunk.values())
 
@@ -83,12 +83,12 @@ def _parts(connection: sa.Connection, lease: Lease, wanted: Iterable[Split]) -> 
         .where(lane.c.sink_id == lease.row)
         .order_by(chunk.c.lo)
     )
-    found: dict[int, list[Chunk]] = {}
+    stored: dict[int, list[Chunk]] = {}
     for row in rows_with(connection, query, chunk.c.split_from, (one.chunk for one in splits)):
-        found.setdefault(row.split_from, []).append(chunk_of(row))
+        stored.setdefault(row.split_from, []).append(chunk_of(row))
     parts: dict[ChunkId, tuple[Chunk, Chunk]] = {}
     for one in splits:
-        match found.get(one.chunk, []):
+        match stored.get(one.chunk, []):
             case [low, high] if low.rows.hi == one.at and high.rows.lo == one.at + 1:
                 parts[one.chunk] = low, high
             case _:
@@ -98,6 +98,6 @@ def _parts(connection: sa.Connection, lease: Lease, wanted: Iterable[Split]) -> 
 
 def _moved(one: Split) -> WatermarkMoved:
     return WatermarkMoved(
-        f"a chunk that was to be split at {one.at} is not in the ledger as it was sent",
-        hint="The ledger was restored, or the chunk was settled or split otherwise: try again.",
+        f"a chunk that was to be split at {one.at} has changed in the ledger since it was sent",
+        hint="The ledger was restored, or the chunk was settled, or split elsewhere: try again.",
     )

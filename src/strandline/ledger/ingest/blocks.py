@@ -1,4 +1,4 @@
-"""Blocks: reserve, change and take over; and the queries of the seal and of recovery.
+"""Blocks: reserves, changes and takes them over; and the queries for the seal and for recovery.
 
 Every change is one transaction and a compare-and-set: it names the state and the fence that it expects, and its result
 says whether it made the change.
@@ -44,7 +44,7 @@ from strandline.ledger.schema.replicate import followed_dataset
 from strandline.ledger.witness import Witness
 
 OPEN_STATES = ("reserved", "staged")
-# As the unique indexes say it: SQLite does not find an index that is for some rows only by any other words.
+# Spelled as in the unique indexes: SQLite uses a partial index only for a condition with the same terms.
 _OWN_NUMBERS = sa.text("kind <> 'recovered' AND NOT offered")
 _OFFERED_NUMBERS = sa.text("offered AND state <> 'abandoned'")
 
@@ -98,7 +98,7 @@ def reserve(
         try:
             return _reserve(ledger, witness, wanted, lease_seconds=lease_seconds, place=place)
         except reserve_sql.ResyncPostponed:
-            ledger.query(check_resynced, wanted.dataset)  # raises, unless the resync was made up for just now
+            ledger.query(check_resynced, wanted.dataset)  # raises, unless the resync was completed just now
         except reserve_sql.SiteFollows:
             ledger.query(sites.check_leads)  # raises, unless this site was promoted just now
 
@@ -123,9 +123,9 @@ def _reserve(
             _step_over(connection, witness, wanted, place)
         while (placed := reserve_sql.place(connection, new)) is None:
             check_resynced(connection, wanted.dataset)
-            known = of_batch(connection, wanted.dataset, wanted.batch_id)
-            if known is not None:
-                return _same_batch(known, wanted), False
+            existing = of_batch(connection, wanted.dataset, wanted.batch_id)
+            if existing is not None:
+                return _same_batch(existing, wanted), False
             sequence.read(connection)  # there is a counter, so the block was abandoned just now: try again
         last, inserted, shard = placed
         if wanted.received and inserted is not None:
@@ -135,12 +135,12 @@ def _reserve(
         if inserted is not None and wanted.input_files:
             files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
             connection.execute(input_file.insert(), files)
-        known = None if inserted is not None else of_batch(connection, wanted.dataset, wanted.batch_id)
+        existing = None if inserted is not None else of_batch(connection, wanted.dataset, wanted.batch_id)
     failpoints.hit("reserve.after_commit")
     if inserted is None:
-        if known is None:
-            raise LedgerUnreadable(f"batch {wanted.batch_id!r} is taken and cannot be read")
-        return _same_batch(known, wanted), False
+        if existing is None:
+            raise LedgerUnreadable(f"the block of batch {wanted.batch_id!r} exists and cannot be read")
+        return _same_batch(existing, wanted), False
     head = BlockHead(
         BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now,
         None if shard is None else ShardId(shard),
@@ -149,8 +149,8 @@ def _reserve(
 
 
 def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, place: BlockPlacement) -> None:
-    """Moves the counter past the foreign sequence numbers in the table, so that no block gets them. Stores the snapshot
-    that was checked in the same transaction: otherwise the next writer would not check, and use them."""
+    """Moves the counter past the foreign sequence numbers in the table, so that no block gets them. Stores the checked
+    snapshot in the same transaction: stored alone, it would let the next writer use them without a check."""
     counter = sequence.lock(connection)
     if not place.fits(counter.last, wanted.rows):
         raise PlaceStale
@@ -159,17 +159,17 @@ def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, pl
     datasets.set_numbers_checked(connection, wanted.dataset, place.checked)
 
 
-def _same_batch(known: Block, wanted: NewBlock) -> Block:
-    check_same_batch(known, wanted.digest)
-    return known
+def _same_batch(existing: Block, wanted: NewBlock) -> Block:
+    check_same_batch(existing, wanted.digest)
+    return existing
 
 
-def check_same_batch(known: Block, digest: str | None) -> None:
+def check_same_batch(existing: Block, digest: str | None) -> None:
     """Raises `BatchConflict` if both digests are known, and differ."""
-    # The batch may still be written, or may have come in without a digest. Then its id alone decides.
-    if None not in (known.head.digest, digest) and known.head.digest != digest:
+    # The batch may not be written yet, or may have no digest. Then its id alone decides.
+    if None not in (existing.head.digest, digest) and existing.head.digest != digest:
         raise BatchConflict(
-            f"batch {known.head.batch_id!r} came in before with other rows (block {known.head.rows})",
+            f"batch {existing.head.batch_id!r} came in before with other rows (block {existing.head.rows})",
             hint="Give the new rows a batch id of their own.",
         )
 
@@ -198,15 +198,15 @@ def find_block(ledger: Ledger, head: BlockHead) -> Block | None:
     """The block's current state; None if the ledger does not know it, because it was restored from an older copy."""
     with ledger.read() as connection:
         # A resync may have stored the batch again in another row.
-        for found in (get(connection, head.id), of_number(connection, head.dataset, head.rows.lo)):
-            if found is not None and is_same(found.head, head):
-                return found
+        for stored in (get(connection, head.id), of_number(connection, head.dataset, head.rows.lo)):
+            if stored is not None and is_same(stored.head, head):
+                return stored
     return None
 
 
-def is_same(found: BlockHead, head: BlockHead) -> bool:
-    """A restored ledger may have given the same row, and even the same sequence numbers, to another block."""
-    return (found.rows, found.batch_id, found.kind) == (head.rows, head.batch_id, head.kind)
+def is_same(stored: BlockHead, head: BlockHead) -> bool:
+    """Whether both are one block: after a restore, another block may have its id, and even its sequence numbers."""
+    return (stored.rows, stored.batch_id, stored.kind) == (head.rows, head.batch_id, head.kind)
 
 
 def change_block(
@@ -227,9 +227,9 @@ def renew(ledger: Ledger, reserved: Reserved, *, lease_seconds: float) -> bool:
 def mark_staged(
     ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: SnapshotId, *, digest: str | None = None
 ) -> bool:
-    """The commit point of a batch. `digest` is that of the rows on the branch, unless the ledger has it. It checks the
-    witness, under the counter's lock: a ledger that was restored under its writer may have brought back a block that
-    had been abandoned, with its fence. A leader also needs its lease."""
+    """The commit point of a batch: stages the block. False if the writer has lost it. `digest` is that of the rows on
+    the branch, unless the ledger has it. A leader needs its lease. Raises `ResyncNeeded` if the witness differs: a
+    ledger that was restored while the batch was written may show an abandoned block as reserved again."""
     failpoints.hit("stage.before_mark")
     if not reserved.head.offered:
         ledger.write_right.obtain()
@@ -241,13 +241,13 @@ def mark_staged(
         check_resynced(connection, reserved.head.dataset)
         if reserved.head.offered and datasets.is_dropped(connection, reserved.head.dataset):
             return False
-        values = {"state": "staged", "snapshot_id": snapshot, "lease_until": None, **_learned(digest)}
+        values = {"state": "staged", "snapshot_id": snapshot, "lease_until": None, **_digest_value(digest)}
         done = change_block(connection, reserved.head, "reserved", reserved.fence, **values)
     failpoints.hit("stage.after_mark")
     return done
 
 
-def _learned(digest: str | None) -> dict[str, str]:
+def _digest_value(digest: str | None) -> dict[str, str]:
     return {} if digest is None else {"digest": digest}
 
 
@@ -260,8 +260,8 @@ def mark_published(
     settled: Anchor | None = None,
     digest: str | None = None,
 ) -> bool:
-    """True if the block is published now, by us or by another process: that happens once, and in one way. `settled` is
-    the snapshot of our tag when the block was found in main."""
+    """Marks the block as published; True if it is published now, by this process or by another one. `settled` is the
+    snapshot of our tag when the block was found in main."""
     failpoints.hit("settle.before_mark")
     state = "reserved" if isinstance(open_block, Reserved) else "staged"
     # A follower's staged block may be applied again: then it is staged under another fence, with a branch of its own.
@@ -269,7 +269,7 @@ def mark_published(
     with ledger.write() as connection:
         if settled is not None:
             table_states.raise_settled(connection, open_block.head.dataset, settled)
-        values = {"row_count": row_count, "snapshot_id": snapshot, "lease_until": None, **_learned(digest)}
+        values = {"row_count": row_count, "snapshot_id": snapshot, "lease_until": None, **_digest_value(digest)}
         done = change_block(connection, open_block.head, state, fence, state="published", **values)
         if not done:
             now = get(connection, open_block.head.id)
@@ -278,18 +278,18 @@ def mark_published(
     return done
 
 
-def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float, above: Fence = Fence(0)) -> Reserved | None:
+def take_over(ledger: Ledger, expired: Reserved, *, lease_seconds: float, above: Fence = Fence(0)) -> Reserved | None:
     """Fences off a writer whose lease ran out. None if it has renewed the lease, or another process was faster."""
     now = utc_now()
     until = now + timedelta(seconds=lease_seconds)
     with ledger.write() as connection:
-        current = get(connection, found.head.id)
-        if not isinstance(current, Reserved) or max(found.lease_until, current.lease_until) > now:
+        current = get(connection, expired.head.id)
+        if not isinstance(current, Reserved) or max(expired.lease_until, current.lease_until) > now:
             return None
-        fence = Fence(max(found.fence, above) + 1)
-        if not change_block(connection, found.head, "reserved", found.fence, fence=fence, lease_until=until):
+        fence = Fence(max(expired.fence, above) + 1)
+        if not change_block(connection, expired.head, "reserved", expired.fence, fence=fence, lease_until=until):
             return None
-    return Reserved(found.head, fence, until)
+    return Reserved(expired.head, fence, until)
 
 
 def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -> bool:
@@ -301,13 +301,13 @@ def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -
         if current is None or not is_ours or not is_same(current.head, reserved.head):
             return False
         sequence.take(connection, witness, 1, step="abandon")
-        done = forget_reserved(connection, reserved, reason)
+        done = abandon_in(connection, reserved, reason)
     failpoints.hit("abandon.after_commit")
     return done
 
 
-def forget_reserved(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
-    """Abandons a reserved block, for a caller that takes a sequence number itself."""
+def abandon_in(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
+    """Abandons the block in the transaction of a caller that takes a sequence number itself; see `abandon`."""
     values = {"state": "abandoned", "reason": reason, "lease_until": None}
     return change_block(connection, reserved.head, "reserved", reserved.fence, **values)
 
@@ -330,8 +330,8 @@ def read_blocks(connection: sa.Connection, query: sa.Select[Any]) -> list[Block]
     return list(map(_block, connection.execute(query)))
 
 
-# Of a range for which the dataset's resync was postponed. Offered blocks are those that a follower still has to apply.
-# Literals, so that SQLite finds the index.
+# A range for which the dataset's resync was postponed. Offered blocks are those that a follower still has to apply.
+# Literals, so that SQLite uses the index.
 IS_POSTPONED = (
     block.c.state == sa.literal_column("'reserved'"),
     block.c.kind == sa.literal_column("'recovered'"),
@@ -341,13 +341,13 @@ _FIRST_POSTPONED = sa.select(block.c.id).where(*IS_POSTPONED, block.c.dataset_id
 
 
 def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
-    """Raises `ResyncNeeded` if the dataset's resync was postponed. Its table may have batches that the ledger has
-    forgotten. Until they are known again, nothing is ingested and nothing is settled."""
+    """Raises `ResyncNeeded` if the dataset's resync was postponed. Its table may have batches that the ledger does not
+    know. Until it knows them, nothing is ingested and nothing is settled."""
     if connection.execute(_FIRST_POSTPONED, {"dataset": dataset}).first() is not None:
         name = next((d.name for d in datasets.list_datasets(connection) if d.id == dataset), f"dataset {dataset}")
         raise ResyncNeeded(
-            f"{name}: its table could not be read when the ledger was found to be "
-            "behind, so what came in since is not known",
+            f"the table of {name} could not be read when the ledger was resynced, so the ledger may not know its "
+            "latest batches",
             hint="`strandline recover` resyncs it as soon as its table can be read; `strandline status` says what is "
             "wrong with it.",
         )
@@ -355,8 +355,8 @@ def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
 
 def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     """The highest sequence number up to which every block of the dataset is settled."""
-    found = connection.execute(_SEALED, {"dataset": dataset}).scalar()
-    return None if found is None else Seq(int(found))
+    last = connection.execute(_SEALED, {"dataset": dataset}).scalar()
+    return None if last is None else Seq(int(last))
 
 
 def sealed_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
@@ -392,8 +392,8 @@ _SEALED = sealed_of(sa.bindparam("dataset", type_=sa.BigInteger))
 
 
 def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
-    found = connection.execute(sa.select(sa.func.max(block.c.hi)).where(block.c.dataset_id == dataset)).scalar()
-    return None if found is None else Seq(int(found))
+    last = connection.execute(sa.select(sa.func.max(block.c.hi)).where(block.c.dataset_id == dataset)).scalar()
+    return None if last is None else Seq(int(last))
 
 
 def input_files(connection: sa.Connection, id: BlockId) -> Sequence[str]:

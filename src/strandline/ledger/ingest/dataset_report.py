@@ -1,5 +1,5 @@
-"""What `status` shows about datasets, of all of them at once: a fixed number of queries, however many there are.
-And the blocks of one dataset, page by page."""
+"""What `status` shows about datasets: of all of them, in a fixed number of queries. And the blocks of one dataset, page
+by page."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class DatasetFacts:
 
 
 def read_datasets(connection: sa.Connection) -> list[DatasetFacts]:
-    """All datasets by name, without dropped ones. `connection` must be one of `read_at_once`."""
-    known = datasets.list_datasets(connection)
+    """All datasets by name, without dropped ones. `connection` must be one of `read_consistent`."""
+    live = datasets.list_datasets(connection)
     numbers = _numbers(connection)
     opened: dict[DatasetId, list[OpenBlock]] = {}
     for b in blocks.open_blocks(connection):
@@ -40,14 +40,14 @@ def read_datasets(connection: sa.Connection) -> list[DatasetFacts]:
     states = table_states.by_dataset(connection)
     published = _last_settled(connection)
     counts = datasets.counts_by_dataset(connection)
-    found = []
-    for d in known:
+    facts = []
+    for d in live:
         settled, sealed = numbers[d.id]
         own = tuple(opened.get(d.id, ()))
         allocated = seq_or_none(_highest(settled, *(b.head.rows.hi for b in own)))
         state, last = states.get(d.id, TableState()), tuple(published.get(d.id, ()))
-        found.append(DatasetFacts(d, allocated, sealed, own, state, last, counts.get(d.id)))
-    return found
+        facts.append(DatasetFacts(d, allocated, sealed, own, state, last, counts.get(d.id)))
+    return facts
 
 
 def _numbers(connection: sa.Connection) -> dict[DatasetId, tuple[int | None, Seq | None]]:
@@ -78,12 +78,13 @@ def _highest(*numbers: int | None) -> int | None:
 
 
 def _last_settled(connection: sa.Connection) -> dict[DatasetId, list[Published]]:
-    """Few datasets or none: those whose blocks a version of Strandline published that did not set its tag."""
-    found: dict[DatasetId, list[Published]] = {}
+    """The last published blocks of datasets whose settled snapshot is not on record. There are few or none: a version
+    of Strandline published them that did not set its tag."""
+    newest: dict[DatasetId, list[Published]] = {}
     for b in blocks.read_blocks(connection, _last_settled_query()):
         if isinstance(b, Published):
-            found.setdefault(b.head.dataset, []).append(b)
-    return found
+            newest.setdefault(b.head.dataset, []).append(b)
+    return newest
 
 
 @cache

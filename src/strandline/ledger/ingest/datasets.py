@@ -38,13 +38,13 @@ def add(
     first_shard: ShardId | None = None,
     shards: int = 1,
 ) -> Dataset:
-    """`RefusedError` for a taken name, and for taken shards. Without `uuid`, the dataset gets its table's. Without a
-    first shard, it gets the next free shards."""
+    """Adds a dataset; `RefusedError` for a taken name, and for taken shards. Without `uuid`, the dataset gets its
+    table's. Without a first shard, it gets the next free shards."""
     if first_shard is None:
         first_shard = free_shard(connection, None, shards)
     elif (other := connection.scalar(sa.select(dataset.c.name).where(_overlaps(first_shard, shards)))) is not None:
         raise RefusedError(
-            f"{name}: its shards, from {first_shard} on, are those of {other} at this site",
+            f"the shards of {name}, from {first_shard} on, belong to {other} at this site",
             hint="Two leaders of an older version have created a dataset each. Create this site again, in another "
             "folder and another warehouse: `strandline follow init LEADER`.",
         )
@@ -72,8 +72,8 @@ def add(
 def next_shard(connection: sa.Connection) -> ShardId:
     """The first shard above those of every dataset, dropped ones too, and in this site's own term or above: this
     site may lack the last datasets of the leader before it."""
-    found = connection.scalar(sa.select(sa.func.max(dataset.c.first_shard + dataset.c.shards)))
-    return ShardId(max(int(found or 0), lowest_shard(connection)))
+    above_all = connection.scalar(sa.select(sa.func.max(dataset.c.first_shard + dataset.c.shards)))
+    return ShardId(max(int(above_all or 0), lowest_shard(connection)))
 
 
 def lowest_shard(connection: sa.Connection) -> ShardId:
@@ -82,8 +82,8 @@ def lowest_shard(connection: sa.Connection) -> ShardId:
 
 
 def free_shard(connection: sa.Connection, wanted: ShardId | None, shards: int) -> ShardId:
-    """The first of so many shards that no dataset ever had: the wanted one if it can be. Until this transaction ends,
-    no other one gets shards."""
+    """The first of so many shards that no dataset ever had: from `wanted` on, if they are free. Until this transaction
+    ends, no other one gets shards."""
     sequence.lock(connection)
     if wanted is None or connection.execute(sa.select(dataset.c.id).where(_overlaps(wanted, shards))).first():
         return next_shard(connection)
@@ -95,7 +95,7 @@ def _overlaps(first: ShardId, shards: int) -> sa.ColumnElement[bool]:
 
 
 def is_known_id(connection: sa.Connection, uuid: DatasetUuid) -> bool:
-    """Whether a dataset has this id, also one that was dropped."""
+    """Whether a dataset has this id, or a dropped one had it."""
     return connection.execute(sa.select(dataset.c.id).where(dataset.c.uuid == uuid)).first() is not None
 
 
@@ -107,11 +107,11 @@ def find(connection: sa.Connection, name: str) -> Dataset | None:
 
 
 def get(connection: sa.Connection, name: str) -> Dataset:
-    found = find(connection, name)
-    if found is None:
-        known = ", ".join(d.name for d in list_datasets(connection)) or "none yet"
-        raise NoSuchDataset(f"there is no dataset {name}", hint=f"Datasets here: {known}.")
-    return found
+    stored = find(connection, name)
+    if stored is None:
+        names = ", ".join(d.name for d in list_datasets(connection)) or "none yet"
+        raise NoSuchDataset(f"there is no dataset {name}", hint=f"Datasets here: {names}.")
+    return stored
 
 
 def list_datasets(connection: sa.Connection) -> list[Dataset]:
@@ -119,7 +119,7 @@ def list_datasets(connection: sa.Connection) -> list[Dataset]:
     return _LISTED.read(rows.all())
 
 
-def any_known(connection: sa.Connection) -> bool:
+def has_any(connection: sa.Connection) -> bool:
     """Whether there is a dataset that was not dropped."""
     return (
         connection.execute(sa.select(dataset.c.id).where(dataset.c.dropped_at.is_(None)).limit(1)).first() is not None
@@ -137,15 +137,16 @@ def list_dropped(connection: sa.Connection) -> list[Dataset]:
     return [_dataset(r) for r in rows]
 
 
-def mark_adopted(connection: sa.Connection, known: Dataset, history: History) -> Dataset:
-    """The dataset's table no longer requires a sequence number: from now on, its rows without one are counted."""
-    connection.execute(dataset.update().where(dataset.c.id == known.id).values(adopted=True, history=history.value))
-    return get(connection, known.name)
+def mark_adopted(connection: sa.Connection, of: Dataset, history: History) -> Dataset:
+    """Marks the dataset as adopted: its table no longer requires a sequence number, and its rows without one are
+    counted."""
+    connection.execute(dataset.update().where(dataset.c.id == of.id).values(adopted=True, history=history.value))
+    return get(connection, of.name)
 
 
 def mark_dropped(connection: sa.Connection, id: DatasetId) -> bool:
-    """False if the dataset is dropped. The row stays locked until the transaction ends: nobody can record a body or add
-    a sink for it meanwhile, and afterwards they find it dropped."""
+    """Marks the dataset as dropped; False if it is already. Its row stays locked until the transaction ends: whoever
+    records a body or adds a sink for it waits, and then finds it dropped."""
     changed = connection.execute(
         dataset.update().where(dataset.c.id == id, dataset.c.dropped_at.is_(None)).values(dropped_at=utc_now())
     )
@@ -173,7 +174,7 @@ def _counts(row: Any) -> TableCounts:
 _COUNTED = RowMemo(lambda row: (DatasetId(row.dataset_id), _counts(row)))
 
 
-def set_counts(connection: sa.Connection, found: Mapping[DatasetId, TableCounts]) -> None:
+def set_counts(connection: sa.Connection, new_counts: Mapping[DatasetId, TableCounts]) -> None:
     new = insert_into(connection, table_count)
     stored = {c.name: new.excluded[c.name] for c in table_count.c if c.name != "dataset_id"}
     connection.execute(
@@ -189,13 +190,13 @@ def set_counts(connection: sa.Connection, found: Mapping[DatasetId, TableCounts]
                 "twice_first": counts.twice_first,
                 "foreign_from": counts.foreign_from,
             }
-            for id, counts in found.items()
+            for id, counts in new_counts.items()
         ],
     )
 
 
 def forget_counts(connection: sa.Connection) -> None:
-    """After a resync we own more sequence numbers than when the rows were counted."""
+    """Deletes the counts after a resync: we own more sequence numbers than when the rows were counted."""
     connection.execute(table_count.delete())
 
 
@@ -205,6 +206,5 @@ def numbers_checked(connection: sa.Connection, id: DatasetId) -> Checked | None:
 
 
 def set_numbers_checked(connection: sa.Connection, id: DatasetId, checked: Checked) -> None:
-    """Stores the checked snapshot. Only in the transaction that moves the counter above the sequence numbers that it
-    has."""
+    """Stores which snapshot was checked. Only in the transaction that moves the counter above its sequence numbers."""
     upsert(connection, table_check, {"dataset_id": id}, snapshot_id=checked.snapshot, beyond=checked.beyond)

@@ -24,7 +24,7 @@ _RECOVERED = block.c.kind == sa.literal_column("'recovered'", sa.Text)
 
 
 def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Published]:
-    """The last published blocks that know their snapshot, newest first. Several, because two writers may mark their
+    """The last published blocks whose snapshot is recorded, newest first. Several, because two writers may mark their
     blocks in another order than they committed them."""
     query = (
         sa.select(block)
@@ -55,11 +55,11 @@ def owned_ranges_of(
     connection: sa.Connection, after: Mapping[DatasetId, Seq | None]
 ) -> dict[DatasetId, list[SeqRange]]:
     """The ranges of published blocks of many datasets, each above a sequence number of its own; not merged."""
-    found: dict[DatasetId, list[SeqRange]] = {id: [] for id in after}
-    for some in slices(after.items(), parameters_each=2):
+    ranges: dict[DatasetId, list[SeqRange]] = {id: [] for id in after}
+    for part in slices(after.items(), parameters_each=2):
         wanted = (
             sa.values(sa.column("dataset_id", sa.BigInteger), sa.column("after", sa.BigInteger), name="wanted")
-            .data([(id, low or 0) for id, low in some])
+            .data([(id, low or 0) for id, low in part])
             .cte("wanted")
         )
         query = sa.select(block.c.dataset_id, block.c.lo, block.c.hi).join_from(
@@ -70,8 +70,8 @@ def owned_ranges_of(
             & (block.c.hi > wanted.c.after),
         )
         for r in connection.execute(query):
-            found[DatasetId(r.dataset_id)].append(SeqRange(Seq(r.lo), Seq(r.hi)))
-    return found
+            ranges[DatasetId(r.dataset_id)].append(SeqRange(Seq(r.lo), Seq(r.hi)))
+    return ranges
 
 
 def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
@@ -88,7 +88,7 @@ def owned_ranges(
     connection: sa.Connection, dataset: DatasetId, *, after: Seq | None = None, until: Seq | None = None
 ) -> list[SeqRange]:
     """The merged ranges of published blocks that touch the given bounds. Rows outside of them are foreign. Reads only
-    these blocks, however many there are."""
+    these blocks, however many the dataset has."""
     if until is None:
         query = _PUBLISHED.where(block.c.dataset_id == dataset, block.c.hi > (after or 0))
         return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query))
@@ -97,30 +97,30 @@ def owned_ranges(
 
 
 def end_of_rows(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
-    """Returns the end of about `rows_max` rows after `after`: the end of a block, or a point within a larger one. Reads
-    only the blocks of these rows, however many follow."""
+    """The sequence number at which about `rows_max` rows after `after` end: the end of a block, or a point within a
+    larger one. Reads only the blocks of these rows, however many follow."""
     recovered = _PUBLISHED.where(_RECOVERED, block.c.dataset_id == dataset, block.c.hi > (after or 0))
     by_lo = [(r.lo, r.hi) for r in connection.execute(recovered.where(block.c.lo <= sealed).order_by(block.c.lo))]
-    rows, reached = 0, after or 0
-    for lo, hi in heapq.merge(by_lo, _disjoint(connection, dataset, reached, sealed)):
-        first, last = max(lo, reached + 1), min(hi, sealed)
-        if last <= reached:  # a recovered range covers the blocks that were found again
+    rows, end = 0, after or 0
+    for lo, hi in heapq.merge(by_lo, _disjoint(connection, dataset, end, sealed)):
+        first, last = max(lo, end + 1), min(hi, sealed)
+        if last <= end:  # a recovered range covers the blocks that were found again
             continue
         if rows + last - first + 1 > rows_max:
-            return Seq(reached) if rows else Seq(first + rows_max - 1)
-        rows, reached = rows + last - first + 1, last
+            return Seq(end) if rows else Seq(first + rows_max - 1)
+        rows, end = rows + last - first + 1, last
     return sealed
 
 
 def _disjoint(connection: sa.Connection, dataset: DatasetId, after: int, until: Seq) -> Iterator[tuple[int, int]]:
     """The blocks between the bounds, in order, without recovered ones. Each page is read when it is needed."""
     page = _PUBLISHED.where(~_RECOVERED, block.c.dataset_id == dataset).order_by(block.c.hi).limit(PAGE_BLOCKS)
-    while found := connection.execute(page.where(block.c.hi > after)).all():
-        for r in found:
+    while rows := connection.execute(page.where(block.c.hi > after)).all():
+        for r in rows:
             if r.lo > until:
                 return
             yield r.lo, r.hi
-        after = found[-1].hi
+        after = rows[-1].hi
 
 
 def end_of_history(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
@@ -130,11 +130,11 @@ def end_of_history(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     first_batch = (
         sa.select(sa.func.min(block.c.lo)).where(*published, block.c.kind == BlockKind.BATCH.value).scalar_subquery()
     )
-    found = connection.execute(
+    last = connection.execute(
         sa.select(sa.func.max(block.c.hi)).where(
             *published,
             block.c.kind == BlockKind.ADOPTED.value,
             block.c.lo < sa.func.coalesce(first_batch, SEQ_MAX),
         )
     ).scalar()
-    return None if found is None else Seq(int(found))
+    return None if last is None else Seq(int(last))

@@ -23,8 +23,8 @@ def take_number(
     ranges in which rows were deleted. None, and no change, if there are none. Raises `ResyncNeeded`, and `NotLeader` at
     a site that follows: its next number may be one of the leader's.
 
-    The number is above everything that was settled before, so a follower that has applied all below it has, or has
-    deleted, whatever the purge could find."""
+    The number is above everything that was settled before. So a follower that has applied everything below it has had
+    every row that the purge could find."""
     if not ranges:
         return None
     if (site := sites.get(connection)).follows:
@@ -45,22 +45,23 @@ def insert(
 
 
 def first_row_above(connection: sa.Connection, dataset: DatasetId, number: Seq) -> Seq | None:
-    """The first row of the purges with a higher number. None if there are none."""
+    """The first row that a purge with a higher number deleted. None if there is no such purge."""
     is_purge = (block.c.item == ItemKind.PURGE.value, block.c.state == sa.literal_column("'published'"))
     query = sa.select(block.c.ranges).where(block.c.dataset_id == dataset, block.c.lo > number, *is_purge)
-    found = [item_ranges.read(row.ranges)[0] for row in connection.execute(query)]
-    return min((r.lo for ranges in found for r in ranges), default=None)
+    by_purge = [item_ranges.read(row.ranges)[0] for row in connection.execute(query)]
+    return min((r.lo for ranges in by_purge for r in ranges), default=None)
 
 
 _BEGUN = "begun-purge-"
 
 
 def insert_begun(connection: sa.Connection, dataset: DatasetId, number: Seq, ranges: Sequence[SeqRange]) -> None:
-    """As `insert`, for purges that a promotion gives up, and that this site had begun: rows may be gone here, and may
-    not. Followers delete what is gone. It does not make up for those purges: others may have carried them out."""
+    """As `insert`, for purges that this site had begun and that its promotion gives up. Some of their rows may be gone
+    from this site, so followers delete them, too. The item does not stand for those purges: other sites may have
+    carried them out."""
     insert(connection, dataset, number, ranges, name=f"{_BEGUN}{number}")
 
 
 def covers_earlier_purges() -> sa.ColumnElement[bool]:
-    """Whether a purge covers what earlier purges left, as a condition of a query."""
+    """Whether a purge counts for earlier purges of the same rows, as a condition of a query."""
     return ~block.c.batch_id.startswith(_BEGUN)

@@ -17,15 +17,15 @@ class RejectFolder:
     folder: str
 
 
-def note(ledger: Ledger, dataset: DatasetId, found: RejectFolder) -> None:
-    """Idempotent."""
+def note(ledger: Ledger, dataset: DatasetId, reject: RejectFolder) -> None:
+    """Stores the folder. Idempotent."""
     with ledger.read() as connection:
-        if found in of_dataset(connection, dataset):
+        if reject in of_dataset(connection, dataset):
             return
     with ledger.write() as connection:
         connection.execute(
             insert_into(connection, reject_folder)
-            .values(dataset_id=dataset, node=found.node, folder=found.folder, noted_at=utc_now())
+            .values(dataset_id=dataset, node=reject.node, folder=reject.folder, noted_at=utc_now())
             .on_conflict_do_nothing()
         )
 

@@ -1,4 +1,4 @@
-"""The SQL that takes sequence numbers and inserts their block at once.
+"""The SQL that takes sequence numbers and inserts the block that gets them.
 
 Every writer waits for the counter's row. So it is locked for as few statements as possible, and they are built once.
 """
@@ -70,7 +70,7 @@ _MICROS = core.UtcMicros()
 
 @cache
 def _take_and_insert() -> sa.Select[Any]:
-    """For PostgreSQL. Made when it is needed: every command would pay for the import."""
+    """For PostgreSQL. Built when it is needed, because otherwise every command would pay for the import."""
     from sqlalchemy.dialects import postgresql
 
     taken = _TAKE_UNLESS_KNOWN.cte("taken")
@@ -78,8 +78,8 @@ def _take_and_insert() -> sa.Select[Any]:
     return sa.select(taken.c.last, inserted.c.id, inserted.c.shard).select_from(taken.outerjoin(inserted, sa.true()))
 
 
-# Triggers that check under the counter's lock: whether the batch has ended, whether a resync was postponed, and whether
-# the site follows another one, or has been replaced by it.
+# Triggers, which fire while the counter is locked. They refuse a batch that has ended, a dataset whose resync was
+# postponed, and a site that follows another one or was superseded by it.
 _BATCH_ENDED = "an_ended_batch_gets_no_block"
 _RESYNC_POSTPONED = "no_block_before_a_postponed_resync"
 _NO_LEADER = ("a_follower_takes_no_batch", "a_superseded_leader_takes_no_batch")
@@ -90,7 +90,7 @@ class ResyncPostponed(Exception):
 
 
 class SiteFollows(Exception):
-    """The site is a follower, whose blocks are its leader's, or another one leads in its place."""
+    """The site is a follower, whose blocks are its leader's, or another site leads in its place."""
 
 
 class Placed(NamedTuple):
@@ -100,8 +100,8 @@ class Placed(NamedTuple):
 
 
 def place(connection: sa.Connection, new: dict[str, Any]) -> Placed | None:
-    """Takes sequence numbers and inserts their block. Returns None, and takes no number, if the batch has a block;
-    `BatchEnded` if it has ended, `ResyncPostponed`, and `SiteFollows`."""
+    """Takes sequence numbers and inserts their block. Returns None, and takes no number, if the batch has a block.
+    Raises `BatchEnded`, `ResyncPostponed` and `SiteFollows`."""
     try:
         return _place(connection, new)
     except (sqlite3.IntegrityError, sa.exc.IntegrityError) as e:
@@ -115,10 +115,11 @@ def place(connection: sa.Connection, new: dict[str, Any]) -> Placed | None:
 
 
 def check_unfinished(connection: sa.Connection, dataset: int, batch_id: str) -> None:
-    """Raises `BatchEnded` unless the ledger has the batch unfinished; under the counter's lock. Only receivers that
-    started before the ledger was restored hold a batch that it has forgotten, whose bodies may be in another batch."""
-    known = connection.execute(_UNFINISHED, {"batch": batch_id, "dataset": dataset}).first()
-    if known is None:
+    """Raises `BatchEnded` unless the ledger has this batch, unfinished. The caller has locked the counter. A receiver
+    that started before the ledger was restored may hold a batch that the ledger does not have, and whose bodies may be
+    in another batch."""
+    unfinished = connection.execute(_UNFINISHED, {"batch": batch_id, "dataset": dataset}).first()
+    if unfinished is None:
         raise _ended(batch_id)
 
 
@@ -141,8 +142,8 @@ def _place(connection: sa.Connection, new: dict[str, Any]) -> Placed | None:
     if connection.dialect.name == "postgresql":
         both = connection.execute(_take_and_insert(), new).one_or_none()
         return None if both is None else Placed(both.last, both.id, both.shard)
-    # SQLite changes one table per statement; nothing comes between two, because it has one writer at a time. Its
-    # transactions are so short that the layers above the driver would double their time: so the SQL is rendered once.
+    # SQLite changes one table per statement. Nothing comes between the two, because it has one writer at a time. Its
+    # transactions are so short that SQLAlchemy would double their time, so the SQL is rendered once.
     raw: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]
     bound = (
         _CONSTANTS

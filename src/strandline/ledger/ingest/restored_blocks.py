@@ -56,8 +56,8 @@ def _insert(
 
 
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
-    """For a resync: reserves a range of our sequence numbers while it is unknown which of them the dataset has.
-    As an open block, it holds back the seal."""
+    """Reserves a range of our sequence numbers until a resync can find out which of them the dataset has. As an open
+    block, it holds back the seal."""
     _insert(connection, dataset, rows, BlockKind.RECOVERED, batch_id, state="reserved", lease_until=utc_now())
 
 
@@ -74,5 +74,5 @@ def has_postponed(dataset: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
     return sa.exists().where(block.c.dataset_id == dataset, *IS_POSTPONED).correlate_except(block)
 
 
-def settle_postponed(connection: sa.Connection, found: Reserved) -> None:
-    change_block(connection, found.head, "reserved", None, state="published", lease_until=None)
+def settle_postponed(connection: sa.Connection, postponed: Reserved) -> None:
+    change_block(connection, postponed.head, "reserved", None, state="published", lease_until=None)

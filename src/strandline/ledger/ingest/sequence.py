@@ -14,7 +14,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger.closed_ledger import move_of
 from strandline.ledger.database_errors import REBUILD_HINT
 from strandline.ledger.schema.core import sequence
-from strandline.ledger.witness import Witness, behind
+from strandline.ledger.witness import Witness, resync_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Counter:
 
 def _counter(row: Any) -> Counter:
     if row is None:
-        raise LedgerUnreadable("the ledger has no sequence", hint=REBUILD_HINT)
+        raise LedgerUnreadable("the ledger has no counter of sequence numbers", hint=REBUILD_HINT)
     return Counter(row.lake, row.last, row.epoch)
 
 
@@ -53,9 +53,9 @@ def lock(connection: sa.Connection) -> Counter:
 def check(connection: sa.Connection, witness: Witness) -> Counter:
     """Locks the counter and compares it with the witness; `ResyncNeeded` if they differ."""
     counter = lock(connection)
-    found = witness.read().highest
-    if found != counter.last:
-        raise behind(found, counter.last)
+    highest = witness.read().highest
+    if highest != counter.last:
+        raise resync_needed(highest, counter.last)
     return counter
 
 
@@ -67,7 +67,7 @@ TAKE = (
 
 
 def take(connection: sa.Connection, witness: Witness, count: int, *, step: str) -> tuple[SeqRange, Counter]:
-    """The next `count` sequence numbers."""
+    """Takes the next `count` sequence numbers."""
     counter = _counter(connection.execute(TAKE, {"count": count}).one_or_none())
     return witnessed(witness, counter.last, count, step=step), counter
 

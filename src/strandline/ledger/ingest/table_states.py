@@ -42,9 +42,9 @@ _STATES = RowMemo(lambda row: (DatasetId(row.dataset_id), _state(row)))
 
 
 def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> None:
-    """Stores the anchor unless the ledger knows a newer one: a slow process must not take that back."""
+    """Stores the anchor unless the ledger has a newer one, which a slow process must not overwrite."""
     values = {"settled_snapshot": anchor.snapshot, "settled_sequence": anchor.sequence}
-    known = table_state.c.settled_sequence
+    stored = table_state.c.settled_sequence
     connection.execute(
         insert_into(connection, table_state)
         .values(dataset_id=id, **values)
@@ -52,7 +52,7 @@ def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> N
             index_elements=["dataset_id"],
             set_=values,
             # In format version 1 all Iceberg sequence numbers are 0: there the last write wins.
-            where=sa.or_(known.is_(None), known < anchor.sequence, known == 0),
+            where=sa.or_(stored.is_(None), stored < anchor.sequence, stored == 0),
         )
     )
 
@@ -64,7 +64,7 @@ def accept(connection: sa.Connection, id: DatasetId, anchor: Anchor | None) -> N
 
 
 def record_doubt(connection: sa.Connection, id: DatasetId, doubt: str) -> bool:
-    """False if there is a doubt already: it stays until a person accepts the table."""
+    """Stores the doubt. False, without a change, if there is one: it stays until a person accepts the table."""
     if get(connection, id).doubt is not None:
         return False
     _put(connection, id, doubt=doubt)

@@ -1,1 +1,1 @@
-"""Runs of maintenance, floors, and what retention skipped or kept."""
+"""Runs of maintenance, floors, and the rows that retention skipped or held back."""

@@ -47,25 +47,26 @@ def times_around_longest_gap(connection: sa.Connection, since: datetime | None, 
     moments = sa.union_all(inside, *(sa.select(end) for end in ends)).subquery("moments")
     at = moments.c.at
     steps = sa.select(at, sa.func.lag(at).over(order_by=at).label("before")).subquery("steps")
-    found = connection.execute(
+    gap = connection.execute(
         sa.select(sa.type_coerce(steps.c.before, UtcMicros()), sa.type_coerce(steps.c.at, UtcMicros()))
         .where(steps.c.before.is_not(None))
         .order_by((steps.c.at - steps.c.before).desc(), steps.c.at)
         .limit(1)
     ).one_or_none()
-    return sorted({newest, *([] if found is None else [m for m in found if m != now])})
+    return sorted({newest, *([] if gap is None else [m for m in gap if m != now])})
 
 
-def of_the_database(connection: sa.Connection) -> datetime | None:
+def database_now(connection: sa.Connection) -> datetime | None:
     """The database server's own clock; None for SQLite, which has the clock of this machine."""
     if connection.dialect.name != "postgresql":
         return None
-    found: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
-    return found
+    now: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+    return now
 
 
 def skipped_before(connection: sa.Connection, dataset: DatasetId, *, runs_max: int) -> list[datetime]:
-    """When the last consecutive runs of retention began that ended as skipped, oldest first. Dry runs do not count."""
+    """When the runs of retention began that were skipped since the last one that was not, oldest first. Dry runs do not
+    count."""
     query = (
         sa.select(maintenance_run.c.outcome, maintenance_run.c.started_at)
         .where(

@@ -31,39 +31,40 @@ from strandline.ledger.witness import Witness
 
 def get(connection: sa.Connection, id: DatasetId) -> Seq | None:
     """None if retention never deleted anything."""
-    found = connection.execute(sa.select(floor.c.floor).where(floor.c.dataset_id == id)).scalar()
-    return None if not found else Seq(found)
+    stored = connection.execute(sa.select(floor.c.floor).where(floor.c.dataset_id == id)).scalar()
+    return None if not stored else Seq(stored)
 
 
 def by_dataset(connection: sa.Connection) -> dict[DatasetId, Seq]:
-    """The floors that there are."""
+    """The floors of all datasets that have one."""
     rows = connection.execute(sa.select(floor.c.dataset_id, floor.c.floor))
     return {DatasetId(r.dataset_id): Seq(r.floor) for r in rows if r.floor}
 
 
 def lock(connection: sa.Connection, id: DatasetId) -> None:
-    """Until the transaction ends, no other process raises the floor, adds or resets a sink, or drops the dataset.
-    `NoSuchDataset` if it was dropped."""
+    """Locks the dataset: until the transaction ends, no other process raises the floor, adds or resets a sink, or drops
+    the dataset. `NoSuchDataset` if it was dropped."""
     query = sa.select(dataset.c.name, dataset.c.dropped_at).where(dataset.c.id == id).with_for_update(key_share=True)
-    found = connection.execute(query).one()
-    if found.dropped_at is not None:
-        raise NoSuchDataset(f"{found.name} was dropped meanwhile", hint="`strandline status` shows what is there.")
+    row = connection.execute(query).one()
+    if row.dropped_at is not None:
+        raise NoSuchDataset(f"{row.name} was dropped meanwhile", hint="`strandline status` lists the datasets.")
 
 
 def lock_to_raise(connection: sa.Connection, id: DatasetId) -> None:
-    """Must come first in a transaction that raises a floor. It takes the sequence number later, when the floor really
-    rises: a sequence number taken by a transaction that does not commit makes the next one resync the ledger."""
+    """Locks the counter and the dataset. Must come first in a transaction that raises a floor."""
+    # `take_number` comes later, when the floor really rises: if a transaction takes a number and does not commit, the
+    # next one must resync the ledger.
     sequence.lock(connection)
     lock(connection, id)
 
 
 def take_number(connection: sa.Connection, witness: Witness) -> None:
-    """After `lock_to_raise`."""
+    """Takes the sequence number of a floor that rises. The caller has called `lock_to_raise`."""
     sequence.take(connection, witness, 1, step="floor")
 
 
 def raise_to(connection: sa.Connection, id: DatasetId, to: Seq) -> Seq:
-    """Returns the new floor, which is higher than `to` if it was before."""
+    """Raises the floor, and returns it: it is higher than `to` if it was higher before."""
     before = get(connection, id)
     if before is not None and before >= to:
         return before
@@ -92,17 +93,17 @@ def list_sink_progress(connection: sa.Connection, id: DatasetId) -> list[SinkPro
 def rows_published(connection: sa.Connection, id: DatasetId, rows: SeqRange) -> int | None:
     """How many rows were published in this range; None if a block has no count or is only partly in the range."""
     inside = (block.c.dataset_id == id, block.c.state == "published", block.c.hi >= rows.lo, block.c.lo <= rows.hi)
-    found = connection.execute(
+    counts = connection.execute(
         sa.select(
             sa.func.count().label("blocks"), sa.func.count(block.c.row_count).label("counted"),
             sa.func.min(block.c.lo).label("lo"), sa.func.max(block.c.hi).label("hi"),
             sa.cast(sa.func.coalesce(sa.func.sum(block.c.row_count), 0), sa.BigInteger).label("rows"),
         ).where(*inside)
     ).one()  # fmt: skip
-    if found.blocks == 0:
+    if counts.blocks == 0:
         return 0
-    whole = found.counted == found.blocks and found.lo >= rows.lo and found.hi <= rows.hi
-    return int(found.rows) if whole else None
+    whole = counts.counted == counts.blocks and counts.lo >= rows.lo and counts.hi <= rows.hi
+    return int(counts.rows) if whole else None
 
 
 def published_before(connection: sa.Connection, id: DatasetId, moment: datetime, sealed: Seq | None) -> Seq | None:

@@ -1,4 +1,4 @@
-"""Rows that the last run of retention kept because a sink does not have them yet, per sink."""
+"""Rows that the last run of retention held back because a sink does not have them yet, per sink."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def of_dataset(connection: sa.Connection, id: DatasetId) -> list[Hold]:
 
 def by_dataset(connection: sa.Connection) -> dict[DatasetId, list[Hold]]:
     """The holds of every dataset that has some."""
-    found: dict[DatasetId, list[Hold]] = {}
+    holds: dict[DatasetId, list[Hold]] = {}
     for r in connection.execute(_HOLDS):
-        found.setdefault(DatasetId(r.dataset_id), []).append(_hold(r))
-    return found
+        holds.setdefault(DatasetId(r.dataset_id), []).append(_hold(r))
+    return holds
 
 
 _HOLDS = (
@@ -54,25 +54,25 @@ def keep(
     connection: sa.Connection, id: DatasetId, sink_id: SinkId, *, rows: int | None, up_to: Seq, now: datetime
 ) -> bool:
     """Stores the hold; True if it is new. `since` stays the time of the first run that found it."""
-    known = connection.execute(
+    before = connection.execute(
         sa.select(hold.c.since).where(hold.c.dataset_id == id, hold.c.sink_id == sink_id)
     ).scalar_one_or_none()
     new = insert_into(connection, hold).values(dataset_id=id, sink_id=sink_id, rows=rows, since=now, up_to=up_to)
     connection.execute(
         new.on_conflict_do_update(index_elements=["dataset_id", "sink_id"], set_={"rows": rows, "up_to": up_to})
     )
-    return known is None
+    return before is None
 
 
 def forget(connection: sa.Connection, sink_id: SinkId) -> None:
-    """For a sink with a new generation, whose holds start again."""
+    """Deletes the holds of a sink that begins a new generation."""
     connection.execute(hold.delete().where(hold.c.sink_id == sink_id))
 
 
 def release(connection: sa.Connection, id: DatasetId, *, but: Collection[SinkId] = ()) -> list[str]:
-    """Deletes all other holds of the dataset and returns the names of their sinks."""
-    over = (hold.c.dataset_id == id, hold.c.sink_id.not_in(list(but)))
-    found = connection.execute(sa.select(sink.c.name).join_from(hold, sink, sink.c.id == hold.c.sink_id).where(*over))
-    names = sorted(found.scalars())
-    connection.execute(hold.delete().where(*over))
+    """Deletes the holds of the dataset, except for those sinks. Returns the names of the sinks with a deleted hold."""
+    others = (hold.c.dataset_id == id, hold.c.sink_id.not_in(list(but)))
+    rows = connection.execute(sa.select(sink.c.name).join_from(hold, sink, sink.c.id == hold.c.sink_id).where(*others))
+    names = sorted(rows.scalars())
+    connection.execute(hold.delete().where(*others))
     return names

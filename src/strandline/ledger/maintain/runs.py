@@ -1,8 +1,8 @@
 """Runs of maintenance: which process works on a dataset, since when, and the result.
 
-A run that has not ended is a registered job: files that are younger than the oldest job may belong to it. A run without
-a heartbeat for the length of a lease is taken for dead: it is shown as dead at once (`MaintenanceRun.as_of`), and the
-next run that begins closes it."""
+Files that are younger than the oldest unfinished run may belong to it. A run without a heartbeat for the length of a
+lease is taken for dead: it is shown as dead at once (`MaintenanceRun.as_of`), and the next run that begins closes
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
 
 MaintenanceRunId = NewType("MaintenanceRunId", int)
-# For this long, files that a dead job may have written are not garbage, and its record stays.
+# For this long, files that a dead run may have written are spared, and its record stays.
 DIED_SPARED = timedelta(days=7)
 _DIED = "its process has stopped renewing its lease; what it had committed stays, and the next run continues"
 
@@ -51,7 +51,7 @@ class MaintenanceRun:
     stop_asked_at: datetime | None = None  # None: nobody has called it off
 
     def as_of(self, now: datetime, *, lease_seconds: float) -> MaintenanceRun:
-        """The run as it is shown: one without an end has died if its process gives no sign of life."""
+        """The run as it is shown: an unfinished run without a heartbeat has died."""
         lease = timedelta(seconds=lease_seconds)
         if self.ended_at is not None or now - lease <= self.heartbeat_at <= now + lease:
             return self
@@ -119,8 +119,8 @@ def _of(dataset: DatasetId, kind: MaintenanceKind) -> tuple[sa.ColumnElement[boo
 def begin(
     connection: sa.Connection, new: NewRun, *, lease_seconds: float, after: MaintenanceRunId | None = None
 ) -> MaintenanceRunId | None:
-    """Registers a job; `AlreadyRunning` if one is under way. None for a scheduled job that another process has started
-    since `after` was the last run."""
+    """Registers a run; `AlreadyRunning` if one of this kind is under way. None for a scheduled run if one is under way,
+    or if another process has begun one since the run `after`."""
     now = utc_now()
     # Others that begin a run on this dataset wait here, so what is read below stays true.
     lock_row(connection, dataset_table, new.dataset)
@@ -131,8 +131,8 @@ def begin(
         raise AlreadyRunning(
             f"{new.kind.value} of {running.dataset} is under way already: run {running.id} on {running.node}, "
             f"since {moment(running.started_at)}",
-            hint=f"Wait for it. If its process is gone, it counts as dead {lease_seconds:.0f} s after its last sign "
-            "of life.",
+            hint=f"Wait for it. If its process is gone, it counts as dead {lease_seconds:.0f} s after its last "
+            "heartbeat.",
         )
     if new.by_schedule:
         last = last_scheduled(connection, new.dataset, new.kind)
@@ -142,8 +142,8 @@ def begin(
 
 
 def _insert(connection: sa.Connection, new: NewRun, **values: object) -> MaintenanceRunId:
-    job = {"dataset_id": new.dataset, "kind": new.kind.value, "node": new.node, "by_schedule": new.by_schedule}
-    return MaintenanceRunId(_RUNS.add(connection, **job, **values))
+    columns = {"dataset_id": new.dataset, "kind": new.kind.value, "node": new.node, "by_schedule": new.by_schedule}
+    return MaintenanceRunId(_RUNS.add(connection, **columns, **values))
 
 
 def record_dry_run(
@@ -155,7 +155,8 @@ def record_dry_run(
     reason: str | None,
     result: Mapping[str, Any] | None,
 ) -> MaintenanceRunId:
-    """Stores what a dry run found, when it is over: it writes no files that the reconciler would have to spare."""
+    """Stores a dry run when it has ended. It was not registered before: it writes no files that the reconciler would
+    have to spare."""
     ending = _ending(outcome, reason, result)
     started = {"started_at": min(started_at, ending["ended_at"]), "heartbeat_at": ending["ended_at"]}
     return _insert(connection, new, dry_run=True, **started, **ending)
@@ -167,7 +168,7 @@ def _ending(outcome: MaintenanceOutcome, reason: str | None, result: Mapping[str
 
 
 def beat(connection: sa.Connection, id: MaintenanceRunId) -> Renewed | None:
-    """Says whether the run was called off. None if it was taken for dead."""
+    """Stores a heartbeat, and returns whether the run was called off. None if it was taken for dead."""
     return _RUNS.renew(connection, maintenance_run.c.id == id, heartbeat_at=utc_now())
 
 
@@ -179,16 +180,17 @@ def end(
     reason: str | None,
     result: Mapping[str, Any] | None,
 ) -> bool:
-    """False if the run was taken for dead, which it stays."""
+    """Stores the end of the run. False, without a change, if it was taken for dead."""
     return _RUNS.change(connection, id, **_ending(outcome, reason, result))
 
 
 def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float) -> int:
-    """Closes runs without a heartbeat for the length of a lease. A heartbeat that far in the future counts as none: it
-    is from a clock that was set back since, and would block every other run until then. If the process lives after all,
-    its next heartbeat fails."""
+    """Closes runs without a heartbeat for the length of a lease. Returns how many. If the process lives after all, its
+    next heartbeat fails."""
+    # A heartbeat that far in the future counts as none: a clock was set back since, and the run would block all others
+    # until then.
     lease, beat_at = timedelta(seconds=lease_seconds), maintenance_run.c.heartbeat_at
-    done = connection.execute(
+    closed = connection.execute(
         maintenance_run.update()
         .where(_RUNS.running, sa.or_(beat_at < now - lease, beat_at > now + abs(lease)))
         .values(
@@ -197,24 +199,24 @@ def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float
             reason=_DIED,
         )
     )
-    return done.rowcount
+    return closed.rowcount
 
 
 def forget_old(connection: sa.Connection, dataset: DatasetId, kind: MaintenanceKind, *, runs_kept: int) -> int:
-    """Deletes all but the newest runs and those that died lately. The newest scheduled run always stays: the next one
-    is scheduled from it."""
-    mine = _of(dataset, kind)
+    """Deletes all but the newest runs of the kind and those that died lately. Returns how many. The newest scheduled
+    run always stays: the next one is scheduled from it."""
+    same_kind = _of(dataset, kind)
     last = last_scheduled(connection, dataset, kind)
-    done = connection.execute(
+    deleted = connection.execute(
         maintenance_run.delete().where(
-            *mine,
+            *same_kind,
             ~_RUNS.running,
             ~_died_after(utc_now() - DIED_SPARED),
-            maintenance_run.c.id.not_in(_RUNS.newest_ids(*mine, runs_max=runs_kept)),
+            maintenance_run.c.id.not_in(_RUNS.newest_ids(*same_kind, runs_max=runs_kept)),
             maintenance_run.c.id != (0 if last is None else last.id),
         )
     )
-    return done.rowcount
+    return deleted.rowcount
 
 
 def latest(
@@ -245,36 +247,36 @@ def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[Mainten
     )
     live = dataset_table.c.dropped_at.is_(None)
     query = _RUNS.rows.where(maintenance_run.c.id.in_(newest), live).order_by(maintenance_run.c.kind)
-    found: dict[DatasetId, list[MaintenanceRun]] = {}
+    runs: dict[DatasetId, list[MaintenanceRun]] = {}
     for id, run in _LAST.read(connection.execute(query).all()):
-        found.setdefault(id, []).append(run)
-    return found
+        runs.setdefault(id, []).append(run)
+    return runs
 
 
 _LAST = RowMemo(lambda row: (DatasetId(row.dataset_id), _run(row)))
 
 
 def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: MaintenanceKind) -> MaintenanceRun | None:
-    found = _RUNS.latest(connection, *_of(dataset, kind), maintenance_run.c.by_schedule.is_(True), runs_max=1)
-    return found[0] if found else None
+    newest = _RUNS.latest(connection, *_of(dataset, kind), maintenance_run.c.by_schedule.is_(True), runs_max=1)
+    return newest[0] if newest else None
 
 
 def oldest_running_since(connection: sa.Connection, *, died_since: datetime | None = None) -> datetime | None:
-    """Files that are younger may belong to a job that is under way, or to a job that was taken for dead after
-    `died_since`: a machine that slept may wake up in the middle of it."""
+    """When the oldest run that is under way began: younger files may belong to it. Runs that were taken for dead after
+    `died_since` count, too: a machine that was suspended may resume in the middle of one."""
     wanted = _RUNS.running if died_since is None else sa.or_(_RUNS.running, _died_after(died_since))
-    found: datetime | None = connection.scalar(sa.select(sa.func.min(maintenance_run.c.started_at)).where(wanted))
-    return found
+    oldest: datetime | None = connection.scalar(sa.select(sa.func.min(maintenance_run.c.started_at)).where(wanted))
+    return oldest
 
 
 def datasets_with_runs(connection: sa.Connection) -> set[str]:
-    """Names of the datasets with a job under way."""
-    jobs = (
+    """Names of the datasets with a run under way."""
+    names = (
         sa.select(dataset_table.c.name)
         .join_from(maintenance_run, dataset_table, dataset_table.c.id == maintenance_run.c.dataset_id)
         .where(_RUNS.running)
     )
-    return set(connection.scalars(jobs))
+    return set(connection.scalars(names))
 
 
 def _died_after(moment: datetime) -> sa.ColumnElement[bool]:

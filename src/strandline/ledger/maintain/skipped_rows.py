@@ -40,8 +40,8 @@ class LaneDrop:
 
 
 def lane_positions(connection: sa.Connection, record: SinkRecord) -> list[LanePosition]:
-    begun = {i.lane: i for i in intents.open_of(connection, record)}
-    return [LanePosition(x.id, x.partition, x.mark, begun.get(x.id)) for x in lanes.unchecked(connection, record)]
+    by_lane = {i.lane: i for i in intents.open_of(connection, record)}
+    return [LanePosition(x.id, x.partition, x.mark, by_lane.get(x.id)) for x in lanes.unchecked(connection, record)]
 
 
 def move(
@@ -53,15 +53,17 @@ def move(
     planned: Seq | None,
     token: MakeToken,
 ) -> bool:
-    """False if the lease is lost. Landed chunks are counted as if their intent had been closed. The rest of an intent
-    beyond `until` becomes an intent of its own, and stays promised."""
+    """Moves the lanes; False, without a change, if the lease is lost. Landed chunks are counted as if their intent had
+    been closed. The part of an intent above `until` becomes an intent of its own, and stays promised."""
     if not sinks.leases.holds(connection, lease):
         return False
     now = utc_now()
     for drop in drops:
         begun = drop.position.intent
-        if begun is not None:
-            (_close if drop.until >= begun.until else _part)(connection, begun, drop.until, now)
+        if begun is not None and drop.until >= begun.until:
+            _close(connection, begun, now)
+        elif begun is not None:
+            _split(connection, begun, drop.until, now)
         _move_lane(connection, record, drop, token(drop.until), now)
     if planned is not None and (record.planned is None or record.planned < planned):
         connection.execute(
@@ -83,12 +85,12 @@ def _move_lane(connection: sa.Connection, record: SinkRecord, drop: LaneDrop, te
         )
 
 
-def _close(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:
-    """Chunks that never landed stay planned as history: a loss covers them."""
+def _close(connection: sa.Connection, begun: Intent, now: datetime) -> None:
+    """Closes the intent. Chunks that never landed stay planned, as history: a loss covers their rows."""
     connection.execute(intent.update().where(intent.c.id == begun.id).values(closed_at=now))
 
 
-def _part(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:
+def _split(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:
     """Replaces an intent, which must never change, by two: a closed one that ends at `until`, and the rest."""
     rows = connection.execute(sa.select(chunk).where(chunk.c.intent_id == begun.id).order_by(chunk.c.lo)).all()
     old = connection.execute(sa.select(intent).where(intent.c.id == begun.id)).one()
@@ -97,9 +99,9 @@ def _part(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -
     fixed = {"lane_id": old.lane_id, "options": old.options, "opened_at": old.opened_at}
     for after, end, closed_at in ((old.after, until, now), (until, old.until, None)):
         values = {**fixed, "after": after, "until": end, "closed_at": closed_at}
-        made = connection.execute(intent.insert().values(values).returning(intent.c.id)).scalar_one()
-        own = [r for r in rows if (after or 0) < r.lo and r.hi <= end]
+        new_id = connection.execute(intent.insert().values(values).returning(intent.c.id)).scalar_one()
+        chunks = [r for r in rows if (after or 0) < r.lo and r.hi <= end]
         # The copies get other ids, which SQLite may have used before: `split_from` would name the wrong chunk.
-        changed = {"intent_id": made, "split_from": None}
-        copied = [{k: v for k, v in r._mapping.items() if k != "id"} | changed for r in own]
+        changed = {"intent_id": new_id, "split_from": None}
+        copied = [{k: v for k, v in r._mapping.items() if k != "id"} | changed for r in chunks]
         connection.execute(chunk.insert(), copied)

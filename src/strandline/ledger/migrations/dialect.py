@@ -1,4 +1,4 @@
-"""Translates the migrations, written for SQLite, to PostgreSQL. They differ in row ids and in triggers that refuse."""
+"""Translates the migrations, which are written for SQLite, to PostgreSQL: row ids and triggers differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 _REFUSAL = re.compile(
-    r"CREATE TRIGGER (?P<name>\w+) BEFORE (?P<move>\w+) ON (?P<table>\w+)\s+WHEN (?P<condition>.*?)\s+"
+    r"CREATE TRIGGER (?P<name>\w+) BEFORE (?P<action>\w+) ON (?P<table>\w+)\s+WHEN (?P<condition>.*?)\s+"
     r"BEGIN SELECT RAISE\(ABORT, '(?P=name)'\); END;\s*",
     re.DOTALL,
 )
@@ -21,12 +21,12 @@ def for_postgres(statement: str) -> list[str]:
     statement = statement.replace("%", "%%")
     if (refusal := _REFUSAL.fullmatch(statement)) is None:
         return [statement.replace("id INTEGER NOT NULL", "id BIGSERIAL NOT NULL", 1)]
-    name, move, table, condition = refusal.group("name", "move", "table", "condition")
-    returned = "OLD" if move == "DELETE" else "NEW"
+    name, action, table, condition = refusal.group("name", "action", "table", "condition")
+    returned = "OLD" if action == "DELETE" else "NEW"
     return [
         f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF {condition} THEN "
         f"RAISE EXCEPTION '{name}' USING ERRCODE = 'check_violation'; END IF; RETURN {returned}; END $$",
-        f"CREATE TRIGGER {name} BEFORE {move} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()",
+        f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()",
     ]
 
 

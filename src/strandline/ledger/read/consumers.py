@@ -33,7 +33,7 @@ ConsumerId = NewType("ConsumerId", int)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerTerms:
-    """What a person chose for a consumer."""
+    """Whether retention waits for a consumer, and for how long."""
 
     on_lag: OnLag = OnLag.HOLD
     drop_after: timedelta | None = None
@@ -83,10 +83,10 @@ def find(connection: sa.Connection, of: DatasetId, name: str) -> Consumer | None
 
 
 def get(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
-    if (found := find(connection, of.id, name)) is None:
-        known = ", ".join(c.name for c in of_dataset(connection, of.id)) or "none yet"
-        raise NoSuchConsumer(f"{of.name} has no consumer {name}", hint=f"Its consumers: {known}.")
-    return found
+    if (stored := find(connection, of.id, name)) is None:
+        names = ", ".join(c.name for c in of_dataset(connection, of.id)) or "none yet"
+        raise NoSuchConsumer(f"{of.name} has no consumer {name}", hint=f"Its consumers: {names}.")
+    return stored
 
 
 def of_dataset(connection: sa.Connection, of: DatasetId) -> list[Consumer]:
@@ -97,7 +97,7 @@ def of_dataset(connection: sa.Connection, of: DatasetId) -> list[Consumer]:
 
 
 def watermarks_by_title(connection: sa.Connection, of: DatasetId) -> dict[str, Seq | None]:
-    """Up to where each consumer has every row."""
+    """The watermarks of the dataset's consumers, by title."""
     return {c.title: c.watermark for c in of_dataset(connection, of)}
 
 
@@ -107,55 +107,56 @@ def watermarks_by_title(connection: sa.Connection, of: DatasetId) -> dict[str, S
 def begin(
     connection: sa.Connection, of: Dataset, name: str, at: Seq | None, terms: ConsumerTerms | None = None
 ) -> Consumer:
-    """A query begins to read under the name, after `at`. From now on retention keeps what it lacks, and an older query
-    under the name cannot continue. Without `terms`, a known consumer keeps its own, and a new one holds rows. Locks the
-    dataset, as a new sink does: a retention run that does not see a new consumer has finished, or fails."""
+    """Begins a query that reads under the name. A new consumer begins after `at`. From now on retention keeps the rows
+    that it lacks, and an older query under the name cannot continue. Without `terms`, an existing consumer keeps its
+    own, and retention waits for a new one."""
     if not name.strip():
         raise UsageError("a consumer needs a name")
     check_text("the consumer's name", name)
+    # A run of retention that did not see a new consumer has finished, or will fail.
     floors.lock(connection, of.id)
     before = find(connection, of.id, name)
     terms = terms or (ConsumerTerms() if before is None else before.terms)
-    chosen = {
+    values = {
         "on_lag": terms.on_lag.value,
         "drop_after_seconds": None if terms.drop_after is None else int(terms.drop_after.total_seconds()),
     }
     if before is not None and before.terms != terms:
-        audit.record(connection, Event.CONSUMER_CHANGED, consumer=name, dataset=of.name, **chosen)
+        audit.record(connection, Event.CONSUMER_CHANGED, consumer=name, dataset=of.name, **values)
     own = (consumer.c.dataset_id == of.id, consumer.c.name == name, consumer.c.removed_at.is_(None))
-    taken = consumer.update().where(*own).values(fence=consumer.c.fence + 1, **chosen).returning(consumer)
-    if (known := connection.execute(taken).one_or_none()) is not None:
-        return _consumer(known)
+    fenced = consumer.update().where(*own).values(fence=consumer.c.fence + 1, **values).returning(consumer)
+    if (existing := connection.execute(fenced).one_or_none()) is not None:
+        return _consumer(existing)
     first = {"dataset_id": of.id, "name": name, "watermark": at or 0, "fence": 1, "added_at": utc_now()}
-    made = connection.execute(insert_into(connection, consumer).values(**first, **chosen).returning(consumer)).one()
+    added = connection.execute(insert_into(connection, consumer).values(**first, **values).returning(consumer)).one()
     audit.record(connection, Event.CONSUMER_ADDED, consumer=name, dataset=of.name, after=at, on_lag=terms.on_lag)
-    return _consumer(made)
+    return _consumer(added)
 
 
-def advance(connection: sa.Connection, found: Consumer, to: Seq) -> Consumer:
+def advance(connection: sa.Connection, of: Consumer, to: Seq) -> Consumer:
     """Moves the watermark, forward only. Raises NoSuchConsumer if the consumer was removed, and RefusedError if another
     query has begun to read under its name."""
-    own = (consumer.c.id == found.id, consumer.c.removed_at.is_(None), consumer.c.fence == found.fence)
+    own = (consumer.c.id == of.id, consumer.c.removed_at.is_(None), consumer.c.fence == of.fence)
     moved = sa.case((consumer.c.watermark < to, to), else_=consumer.c.watermark)
     if connection.execute(consumer.update().where(*own).values(watermark=moved, reported_at=utc_now())).rowcount == 1:
-        return replace(found, watermark=Seq(max(found.watermark or 0, to)))
-    if connection.execute(_LIVE.where(consumer.c.id == found.id)).one_or_none() is None:
+        return replace(of, watermark=Seq(max(of.watermark or 0, to)))
+    if connection.execute(_LIVE.where(consumer.c.id == of.id)).one_or_none() is None:
         raise NoSuchConsumer(
-            f"consumer {found.name} was removed while this query read under its name",
-            hint="Start the query again to make it known again, or give it another name.",
+            f"consumer {of.name} was removed while this query read under its name",
+            hint="Start the query again to add the consumer again, or give it another name.",
         )
     raise RefusedError(
-        f"another query has begun to read as consumer {found.name}, so this one stops",
+        f"another query has begun to read as consumer {of.name}, so this one stops",
         hint="Each query, and each source within a query, needs a name of its own.",
     )
 
 
 def remove(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
-    """From now on retention keeps nothing for it."""
-    found = get(connection, of, name)
-    connection.execute(consumer.update().where(consumer.c.id == found.id).values(removed_at=utc_now()))
-    audit.record(connection, Event.CONSUMER_REMOVED, consumer=name, dataset=of.name, watermark=found.watermark)
-    return found
+    """Removes the consumer: from now on retention keeps nothing for it."""
+    removed = get(connection, of, name)
+    connection.execute(consumer.update().where(consumer.c.id == removed.id).values(removed_at=utc_now()))
+    audit.record(connection, Event.CONSUMER_REMOVED, consumer=name, dataset=of.name, watermark=removed.watermark)
+    return removed
 
 
 # --- what retention does ---------------------------------------------------------------------------------------------
@@ -169,9 +170,9 @@ def keep_holds(
     live = of_dataset(connection, of)
     new = [c for c in live if c.id in holding and c.held_since is None]
     over = [c for c in live if c.id not in holding and c.held_since is not None]
-    for some, since in ((new, now), (over, None)):
-        if some:
-            ids = [c.id for c in some]
+    for changed, since in ((new, now), (over, None)):
+        if changed:
+            ids = [c.id for c in changed]
             connection.execute(consumer.update().where(consumer.c.id.in_(ids)).values(held_since=since))
     return new, over
 
@@ -183,7 +184,7 @@ def drop_for(connection: sa.Connection, id: ConsumerId, upto: Seq) -> None:
 
 
 def dropped_upto(connection: sa.Connection, id: ConsumerId) -> Seq | None:
-    """A rule has deleted rows up to here that the consumer did not have."""
+    """The sequence number up to which a rule has deleted rows that the consumer did not have."""
     return seq_or_none(connection.execute(sa.select(consumer.c.dropped_upto).where(consumer.c.id == id)).scalar())
 
 

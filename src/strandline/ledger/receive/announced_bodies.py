@@ -59,13 +59,13 @@ class AnnouncedBatch:
 def read(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> AnnouncedBatch | None:
     """The bodies of a batch in the table. None if they are unknown: the ledger was restored, and the resync did not
     find them."""
-    known = blocks.of_batch(connection, dataset, batch_id)
+    published = blocks.of_batch(connection, dataset, batch_id)
     row = _batch(connection, batch_id)
-    if not isinstance(known, Published) or row is None or row.dataset_id != dataset or row.ended_at is not None:
+    if not isinstance(published, Published) or row is None or row.dataset_id != dataset or row.ended_at is not None:
         return None
     receipt = batch_receipts.read_receipt(connection, row.id, batch_id)
     claims = tuple(map(_claim, connection.execute(_CLAIMS, {"batch": row.id})))
-    return AnnouncedBatch(known.head.rows, receipt, claims)
+    return AnnouncedBatch(published.head.rows, receipt, claims)
 
 
 def _batch(connection: sa.Connection, batch_id: str) -> Any | None:
@@ -99,7 +99,7 @@ def _claim(row: Any) -> AnnouncedClaim:
 
 
 def record_bodies(ledger: Ledger, reserved: Reserved, announced: AnnouncedBatch) -> bool:
-    """Records the bodies of a received batch, before its rows can be published. False if the item is no longer ours:
+    """Records the bodies of a received batch, before its rows can be published. False if the caller has lost the item:
     another process has it, or a cut or a promotion has abandoned it."""
     dataset = reserved.head.dataset
     with ledger.write() as connection:
@@ -134,13 +134,13 @@ def lock(connection: sa.Connection, dataset: DatasetId) -> None:
 
 
 def record(connection: sa.Connection, dataset: DatasetId, announced: AnnouncedBatch) -> str | None:
-    """Records a batch of the leader with its bodies, once. In a transaction that holds `lock`, and has made sure that
-    the batch's block is the caller's, or published. A body that waits here is replaced: the leader has it in its table,
-    so it must not be ingested again. If the ledger has rows of a body in another batch, that body is left out, the
-    dataset's receiver will be on hold once this site leads, and the reason is returned."""
+    """Records a batch of the leader with its bodies, once. The caller's transaction holds `lock`, and has checked that
+    the batch's block is the caller's, or published. A body that waits at this site is replaced: the leader has it in
+    its table, so it must not be ingested again. If the ledger has rows of a body in another batch, that body is left
+    out, the dataset's receiver is put on hold, and the reason is returned."""
     name = announced.receipt.batch_id
-    if (known := _batch(connection, name)) is not None:
-        problem = _settle_known(connection, known, announced.numbers)
+    if (stored := _batch(connection, name)) is not None:
+        problem = _settle_stored(connection, stored, announced.numbers)
     else:
         identities = _identities(connection, dataset, announced.receipt.bodies)
         conflicting = _conflicting(connection, dataset, identities)
@@ -157,13 +157,13 @@ def record(connection: sa.Connection, dataset: DatasetId, announced: AnnouncedBa
     return problem
 
 
-def _settle_known(connection: sa.Connection, known: Any, numbers: SeqRange) -> str | None:
-    """A batch from when this site led: its process may have died before it settled the batch."""
-    if known.published_at is not None:
+def _settle_stored(connection: sa.Connection, stored: Any, numbers: SeqRange) -> str | None:
+    """Settles a batch from when this site led: its process may have died before that. Returns what contradicts it."""
+    if stored.published_at is not None:
         return None
-    if known.ended_at is not None or known.rows != len(numbers):
+    if stored.ended_at is not None or stored.rows != len(numbers):
         return "it is in the table, and the ledger has its bodies in other batches"
-    connection.execute(receive_batch.update().where(receive_batch.c.id == known.id).values(**published_as(numbers)))
+    connection.execute(receive_batch.update().where(receive_batch.c.id == stored.id).values(**published_as(numbers)))
     return None
 
 
@@ -180,7 +180,7 @@ def _identities(connection: sa.Connection, dataset: DatasetId, bodies: Sequence[
     owners = sorted({b.note.owner for b in bodies if b.note.owner is not None}, key=lambda o: (o.fingerprint, o.name))
     ids = {owner: tokens.recall(connection, owner) for owner in owners}
     lanes = keep_lanes(connection, {lane_key(dataset, i.lane) for i in identities if isinstance(i, RangeIdentity)})
-    found = []
+    columns = []
     own: dict[str, Any]
     for body in bodies:
         identity, owner = body.note.identity, body.note.owner
@@ -191,8 +191,8 @@ def _identities(connection: sa.Connection, dataset: DatasetId, bodies: Sequence[
             own = {"token_id": ids[owner], "key": identity.key}
         else:
             raise ValueError("a key belongs to a token")
-        found.append(_NO_IDENTITY | own)
-    return found
+        columns.append(_NO_IDENTITY | own)
+    return columns
 
 
 _KNOWN = sa.select(received, receive_batch.c.batch_id.label("batch_name"), receive_batch.c.published_at).join_from(
@@ -203,15 +203,15 @@ _KNOWN = sa.select(received, receive_batch.c.batch_id.label("batch_name"), recei
 def _conflicting(
     connection: sa.Connection, dataset: DatasetId, identities: Sequence[dict[str, Any]]
 ) -> dict[int, list[Any]]:
-    """By place in the list: the ledger's bodies with that key, or that overlap that range. There are hardly any, so one
-    query looks for all of them."""
+    """The ledger's bodies with the same key or an overlapping range, by position in `identities`."""
+    # There are hardly any, so few queries search for all of them.
     ranges = {n: SeqRange(i["lo"], i["hi"]) for n, i in enumerate(identities) if i["key"] is None}
     keys = {(dataset, i["token_id"], i["key"]): n for n, i in enumerate(identities) if i["key"] is not None}
-    found: dict[int, list[Any]] = defaultdict(list)
+    conflicting: dict[int, list[Any]] = defaultdict(list)
     columns = sa.tuple_(received.c.dataset_id, received.c.token_id, received.c.key)
-    for some in slices(keys, parameters_each=3):
-        for row in connection.execute(_KNOWN.where(columns.in_(some))):
-            found[keys[DatasetId(row.dataset_id), row.token_id, row.key]].append(row)
+    for part in slices(keys, parameters_each=3):
+        for row in connection.execute(_KNOWN.where(columns.in_(part))):
+            conflicting[keys[DatasetId(row.dataset_id), row.token_id, row.key]].append(row)
     by_lane: dict[int, list[SeqRange]] = defaultdict(list)
     for n, rows in ranges.items():
         by_lane[identities[n]["lane_id"]].append(rows)
@@ -220,36 +220,36 @@ def _conflicting(
         lane = identities[n]["lane_id"]
         if any(body.rows.overlaps(rows) for body in overlapping.get(lane, {}).values()):
             overlap = (received.c.lane_id == lane, received.c.lo <= rows.hi, received.c.hi >= rows.lo)
-            found[n] += connection.execute(_KNOWN.where(*overlap)).all()
-    return found
+            conflicting[n] += connection.execute(_KNOWN.where(*overlap)).all()
+    return conflicting
 
 
 def is_replaceable(identity: BodyIdentity, *, is_ingested: bool) -> bool:
     """Whether the leader's record of a body replaces the one of this site: if the body only waits here, or if it has a
-    key, which the leader may have forgotten so that a client has used it again."""
+    key. The leader may have deleted that key, and a client may have used it again."""
     return not is_ingested or isinstance(identity, KeyIdentity)
 
 
 def _delete_replaced(
     connection: sa.Connection, dataset: DatasetId, bodies: Sequence[ReceiptBody], conflicting: dict[int, list[Any]]
 ) -> tuple[set[int], str | None]:
-    """Deletes the bodies that are replaced. Returns the places of the bodies that can be recorded, and what contradicts
-    the others."""
-    recordable, problem, gone = set(range(len(bodies))), None, set[int]()
+    """Deletes the bodies that are replaced. Returns the positions of the bodies that can be recorded, and what
+    contradicts the others."""
+    recordable, problem, replaced = set(range(len(bodies))), None, set[int]()
     for n, rows in conflicting.items():
         identity = bodies[n].note.identity
         if all(is_replaceable(identity, is_ingested=_is_ingested(connection, dataset, row)) for row in rows):
-            gone |= {row.id for row in rows}
+            replaced |= {row.id for row in rows}
         else:
             recordable.discard(n)
-            problem = problem or f"the ledger has other rows, or another batch, for {batch_receipts.named(identity)}"
-    emptied = {row.batch for rows in conflicting.values() for row in rows if row.id in gone and row.batch is not None}
-    for some in slices(gone):
-        connection.execute(received.delete().where(received.c.id.in_(some)))
+            problem = problem or f"the ledger has other rows, or another batch, for {batch_receipts.describe(identity)}"
+    emptied = {r.batch for rows in conflicting.values() for r in rows if r.id in replaced and r.batch is not None}
+    for part in slices(replaced):
+        connection.execute(received.delete().where(received.c.id.in_(part)))
     has_bodies = sa.exists().where(received.c.batch == receive_batch.c.id)
-    for some in slices(emptied):
-        left = (receive_batch.c.id.in_(some), receive_batch.c.published_at.is_(None), ~has_bodies)
-        connection.execute(receive_batch.delete().where(*left))
+    for part in slices(emptied):
+        is_empty = (receive_batch.c.id.in_(part), receive_batch.c.published_at.is_(None), ~has_bodies)
+        connection.execute(receive_batch.delete().where(*is_empty))
     return recordable, problem
 
 
@@ -260,11 +260,11 @@ def _is_ingested(connection: sa.Connection, dataset: DatasetId, row: Any) -> boo
 
 
 def _store_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequence[AnnouncedClaim]) -> None:
-    """Stores the claims as the leader has them. A claim that is older than the stored one is ignored: it comes from a
-    slow applier."""
+    """Stores the claims as the leader has them. Ignores a claim that is older than the stored one: a slow process has
+    read it."""
     stored = find_sources(connection, [(dataset, c.lake, c.dataset) for c in claims])
     for claim in claims:
-        known = stored.get((dataset, claim.lake, claim.dataset))
+        existing = stored.get((dataset, claim.lake, claim.dataset))
         owner = None if claim.owner is None else tokens.recall(connection, claim.owner)
         values = {
             "instance": claim.instance,
@@ -273,13 +273,13 @@ def _store_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequenc
             "term": claim.term,
             "owner_id": owner,
         }
-        if known is not None:
-            is_older = claim.generation < known.generation or claim.term < known.term
-            if all(known._mapping[name] == value for name, value in values.items()):
+        if existing is not None:
+            is_older = claim.generation < existing.generation or claim.term < existing.term
+            if all(existing._mapping[name] == value for name, value in values.items()):
                 continue
-            if is_older and (known.instance, known.table_uuid) == (claim.instance, claim.table_uuid):
+            if is_older and (existing.instance, existing.table_uuid) == (claim.instance, claim.table_uuid):
                 continue
-            connection.execute(source.delete().where(source.c.id == known.id))
+            connection.execute(source.delete().where(source.c.id == existing.id))
         at = {"dataset_id": dataset, "lake": claim.lake, "source_dataset": claim.dataset, "created_at": utc_now()}
         connection.execute(source.insert().values(**at, **values))
 
@@ -288,12 +288,12 @@ def _store_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequenc
 
 
 def withdraw(connection: sa.Connection, dataset: DatasetId, batch_ids: Iterable[str]) -> int:
-    """Deletes the bodies of batches whose rows this site gives up: they count as new again. Returns how many. Only for
-    a site that follows. A batch of its own that it had not settled when it led stays: its bodies wait in the spool."""
+    """Deletes the bodies of batches whose rows this site gives up, so that they count as new again. Returns how many.
+    Only for a site that follows. A batch that it had not settled when it led stays: its bodies wait in the spool."""
     bodies = 0
-    for some in slices(filter(batch_names.is_received, batch_ids)):
+    for part in slices(filter(batch_names.is_received, batch_ids)):
         settled = sa.select(receive_batch.c.id).where(
-            receive_batch.c.batch_id.in_(some),
+            receive_batch.c.batch_id.in_(part),
             receive_batch.c.dataset_id == dataset,
             receive_batch.c.published_at.is_not(None),
         )
@@ -322,25 +322,25 @@ def unknown_batches(
         block.c.batch_id.startswith(BATCH_PREFIX),
         ~_IS_KNOWN,
     )
-    found: list[BlockHead] = []
-    while batches_max is None or len(found) < batches_max:
+    unknown: list[BlockHead] = []
+    while batches_max is None or len(unknown) < batches_max:
         page = blocks.read_blocks(connection, query.where(block.c.lo > above).order_by(block.c.lo).limit(_PAGE_BLOCKS))
-        found += [b.head for b in page if batch_names.is_received(b.head.batch_id)]  # SQL compares only the prefix
+        unknown += [b.head for b in page if batch_names.is_received(b.head.batch_id)]  # SQL compares only the prefix
         if len(page) < _PAGE_BLOCKS:
             break
         above = page[-1].head.rows.lo
-    return found[:batches_max]
+    return unknown[:batches_max]
 
 
 def hold_unknown(connection: sa.Connection, dataset: DatasetId) -> str | None:
-    """In the transaction that makes this site the leader: if its table has a batch whose bodies the old leader did not
-    announce, puts the dataset's receiver on hold and returns the reason."""
-    found = unknown_batches(connection, dataset, batches_max=1)
-    if not found:
+    """If the table has a batch whose bodies the old leader did not announce, puts the dataset's receiver on hold and
+    returns the reason. In the transaction that makes this site the leader."""
+    unknown = unknown_batches(connection, dataset, batches_max=1)
+    if not unknown:
         return None
     reason = (
-        f"this site took over, and the leader before it did not say which bodies are in batch {found[0].batch_id} "
-        f"(sequence numbers {found[0].rows})"
+        f"this site took over, and the leader before it did not say which bodies are in batch {unknown[0].batch_id} "
+        f"(sequence numbers {unknown[0].rows})"
     )
     receive_holds.put(connection, dataset, reason)
     return reason
@@ -348,8 +348,8 @@ def hold_unknown(connection: sa.Connection, dataset: DatasetId) -> str | None:
 
 def store_leader_hold(connection: sa.Connection, dataset: DatasetId, reason: str | None) -> None:
     """Stores the hold of the leader's receiver; `reason` is None if it has none. The site's own holds stay."""
-    known = receive_holds.list_holds(connection).get(dataset)
+    stored = receive_holds.list_holds(connection).get(dataset)
     if reason is not None:
         receive_holds.put(connection, dataset, FROM_LEADER + reason.removeprefix(FROM_LEADER))
-    elif known is not None and known.startswith(FROM_LEADER):
+    elif stored is not None and stored.startswith(FROM_LEADER):
         receive_holds.clear(connection, dataset)

@@ -54,33 +54,33 @@ def restore_batch(connection: sa.Connection, dataset: DatasetId, receipt: Receip
     text says how."""
     if has_batch(connection, receipt.batch_id):
         return None
-    if receipt.rows > len(numbers):  # fewer: a follower wrote it, and its leader had forgotten some keys
+    if receipt.rows > len(numbers):  # a follower's receipt may have fewer: its leader had deleted some keys
         return f"its receipt counts {receipt.rows} rows, and the table has the sequence numbers {numbers}"
-    found: list[tuple[ReceiptBody, _Found]] = []
+    matches: list[tuple[ReceiptBody, _StoredBodies]] = []
     for body in receipt.bodies:
-        one = _find(connection, dataset, body.note)
-        if not one.fits(body.note):
-            return f"the ledger has other rows, or another batch, for {named(body.note.identity)}"
-        found.append((body, one))
+        stored = _find(connection, dataset, body.note)
+        if not stored.fits(body.note):
+            return f"the ledger has other rows, or another batch, for {describe(body.note.identity)}"
+        matches.append((body, stored))
     batch = insert_published(connection, dataset, receipt.batch_id, numbers)
-    for body, one in found:
+    for body, stored in matches:
         placed = {"batch": batch, "place": body.place}
-        if one.waiting is not None:
-            connection.execute(received.update().where(received.c.id == one.waiting.id).values(placed))
+        if stored.waiting is not None:
+            connection.execute(received.update().where(received.c.id == stored.waiting.id).values(placed))
         else:
-            connection.execute(received.insert().values(body_values(dataset, body) | one.identity | placed))
+            connection.execute(received.insert().values(body_values(dataset, body) | stored.identity | placed))
     return None
 
 
 def insert_published(connection: sa.Connection, dataset: DatasetId, batch_id: str, numbers: SeqRange) -> int:
     """Records a batch that the table has under these sequence numbers, without bodies yet. Returns its id."""
     values = {"batch_id": batch_id, "rows": len(numbers), "created_at": utc_now(), "failures": 0}
-    made = receive_batch.insert().values(dataset_id=dataset, **values, **published_as(numbers))
-    return int(connection.execute(made.returning(receive_batch.c.id)).scalar_one())
+    inserted = receive_batch.insert().values(dataset_id=dataset, **values, **published_as(numbers))
+    return int(connection.execute(inserted.returning(receive_batch.c.id)).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _StoredBodies:
     identity: dict[str, Any]  # the columns that identify the body
     touched: Sequence[Any]  # the ledger's bodies with that key, or that overlap that range
 
@@ -89,7 +89,7 @@ class _Found:
         return self.touched[0] if self.touched else None
 
     def fits(self, note: Note) -> bool:
-        """True if no body is known, or only this one, and it is in no batch."""
+        """True if the ledger has none of these bodies, or only the note's, which is in no batch."""
         if not self.touched:
             return True
         [first, *others] = self.touched
@@ -100,17 +100,17 @@ class _Found:
 
 
 def files_of(connection: sa.Connection, dataset: DatasetId, note: Note) -> dict[str, bool]:
-    """The spool files, not noted as removed, of the ledger's bodies with that key or that overlap that range; and
-    whether each is the file of this very body."""
-    found = _find(connection, dataset, note, bodies_max=None)
+    """The spool files of the ledger's bodies with that key or that overlap that range, without those recorded as
+    removed; and whether each is the file of this very body."""
+    stored = _find(connection, dataset, note, bodies_max=None)
     return {
-        row.spool: row.digest == note.digest and all(row._mapping[k] == v for k, v in found.identity.items())
-        for row in found.touched
+        row.spool: row.digest == note.digest and all(row._mapping[k] == v for k, v in stored.identity.items())
+        for row in stored.touched
         if row.spool is not None and row.spool_removed_at is None
     }
 
 
-def _find(connection: sa.Connection, dataset: DatasetId, note: Note, bodies_max: int | None = 2) -> _Found:
+def _find(connection: sa.Connection, dataset: DatasetId, note: Note, bodies_max: int | None = 2) -> _StoredBodies:
     identity: dict[str, Any]
     if isinstance(note.identity, RangeIdentity):
         key, rows = lane_key(dataset, note.identity.lane), note.identity.rows
@@ -122,7 +122,7 @@ def _find(connection: sa.Connection, dataset: DatasetId, note: Note, bodies_max:
             raise ValueError("a key belongs to a token")
         identity = {"token_id": tokens.recall(connection, note.owner), "key": note.identity.key}
         where = [received.c.dataset_id == dataset, *(received.c[name] == value for name, value in identity.items())]
-    return _Found(identity, connection.execute(sa.select(received).where(*where).limit(bodies_max)).all())
+    return _StoredBodies(identity, connection.execute(sa.select(received).where(*where).limit(bodies_max)).all())
 
 
 def body_values(dataset: DatasetId, body: ReceiptBody) -> dict[str, Any]:
@@ -138,15 +138,15 @@ def body_values(dataset: DatasetId, body: ReceiptBody) -> dict[str, Any]:
     }
 
 
-def named(identity: BodyIdentity) -> str:
+def describe(identity: BodyIdentity) -> str:
     if isinstance(identity, KeyIdentity):
         return f"the key {identity.key!r}"
     return f"the range {identity.rows} of lake {identity.lane.lake}, dataset {identity.lane.dataset}"
 
 
 def has_batch(connection: sa.Connection, batch_id: str) -> bool:
-    found = connection.execute(sa.select(receive_batch.c.id).where(receive_batch.c.batch_id == batch_id)).first()
-    return found is not None
+    row = connection.execute(sa.select(receive_batch.c.id).where(receive_batch.c.batch_id == batch_id)).first()
+    return row is not None
 
 
 def has_ended(connection: sa.Connection, batch_id: str) -> bool:
@@ -159,7 +159,7 @@ _FINISHED = sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.en
 
 
 def settled_batches(connection: sa.Connection, dataset: DatasetId, batch_ids: Sequence[str]) -> set[str]:
-    """The finished batches whose files are all noted as removed: nothing needs their receipts any more."""
+    """The finished batches whose files are all recorded as removed: nothing needs their receipts any more."""
     files_left = (
         sa.select(received.c.id)
         .where(received.c.batch == receive_batch.c.id, received.c.spool_removed_at.is_(None))

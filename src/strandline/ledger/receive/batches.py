@@ -94,13 +94,13 @@ def store(connection: sa.Connection, dataset: DatasetId, batch_id: str, bodies: 
     for body in bodies:
         placed.append(replace(body, place=rows))
         rows += body.rows
-    made = connection.execute(
+    id = connection.execute(
         receive_batch.insert()
         .values(dataset_id=dataset, batch_id=batch_id, rows=rows, created_at=utc_now(), failures=0)
         .returning(receive_batch.c.id)
     ).scalar_one()
-    connection.execute(_PLACE, [{"of": body.id, "in_batch": made, "at": body.place} for body in placed])
-    return Batch(ReceiveBatchId(made), dataset, batch_id, rows, tuple(placed), 0, None)
+    connection.execute(_PLACE, [{"of": body.id, "in_batch": id, "at": body.place} for body in placed])
+    return Batch(ReceiveBatchId(id), dataset, batch_id, rows, tuple(placed), 0, None)
 
 
 # A trigger ensures that a body is in one batch only: it leaves a batch only when that has ended.
@@ -123,7 +123,7 @@ def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
 def due(connection: sa.Connection, *, rows_max: int, older_than: datetime) -> list[DatasetId]:
     """Datasets for which `form` would store a batch or `take` would find one. An idle receiver runs only this one
     statement."""
-    ripe = (
+    can_form = (
         sa.select(received.c.dataset_id)
         .where(*_WAITS)
         .group_by(received.c.dataset_id)
@@ -136,7 +136,7 @@ def due(connection: sa.Connection, *, rows_max: int, older_than: datetime) -> li
         )
     )
     free = sa.select(receive_batch.c.dataset_id).where(*_is_free(utc_now()))
-    return sorted(DatasetId(id) for id in connection.execute(sa.union(ripe, free)).scalars())
+    return sorted(DatasetId(id) for id in connection.execute(sa.union(can_form, free)).scalars())
 
 
 def take(
@@ -154,7 +154,7 @@ def take(
 
 
 def read(connection: sa.Connection, ids: Iterable[int]) -> list[Batch]:
-    found = []
+    batches: list[Batch] = []
     query = (
         sa.select(
             receive_batch,
@@ -166,10 +166,10 @@ def read(connection: sa.Connection, ids: Iterable[int]) -> list[Batch]:
         .join_from(receive_batch, received, received.c.batch == receive_batch.c.id)
         .order_by(receive_batch.c.id, received.c.place)
     )
-    for some in slices(ids):
-        rows = connection.execute(query.where(receive_batch.c.id.in_(some)))
-        found += [_batch(list(of_one)) for _, of_one in groupby(rows, key=lambda row: row.id)]
-    return found
+    for part in slices(ids):
+        rows = connection.execute(query.where(receive_batch.c.id.in_(part)))
+        batches += [_batch(list(of_batch)) for _, of_batch in groupby(rows, key=lambda row: row.id)]
+    return batches
 
 
 def _batch(rows: list[Any]) -> Batch:
@@ -179,7 +179,8 @@ def _batch(rows: list[Any]) -> Batch:
 
 
 def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
-    """Changes the batch unless another process has taken over the caller's lease; an expired lease is good enough."""
+    """Changes the batch unless another process has taken over the caller's lease. False if it has, or if the batch is
+    finished."""
     changed = connection.execute(
         receive_batch.update()
         .where(
@@ -204,7 +205,7 @@ def release(ledger: Ledger, batch: Batch) -> bool:
 
 
 def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> bool:
-    """Stores the reason and the time of the next try. False if another process took it over, or it is finished."""
+    """Records a failure of the batch: the reason and the time of the next try. False as in `change`."""
     with ledger.write() as connection:
         return change(
             connection,
@@ -230,7 +231,7 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
     if len(rows) != batch.rows:
         raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the sequence numbers {rows}")
     with ledger.write() as connection:
-        # Locked: a cut abandons the block, and then looks for settled batches whose bodies it has to forget.
+        # Locked: a cut abandons the block, and then deletes the bodies of settled batches.
         in_table = (block.c.state == "published", block.c.lo == rows.lo, block.c.hi == rows.hi)
         placed = sa.select(block.c.id).where(
             block.c.dataset_id == batch.dataset, block.c.batch_id == batch.batch_id, *in_table
@@ -243,7 +244,7 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
         if not has_block or stored is None or (stored.lo, stored.hi) != (rows.lo, rows.hi):
             raise BlockLost(
                 f"the ledger does not know batch {batch.batch_id} with the sequence numbers {rows}",
-                hint="It was restored from a copy, or another site took over: what was not settled stays in the spool.",
+                hint="It was restored from a copy, or another site took over. Unsettled bodies stay in the spool.",
             )
 
 
@@ -251,7 +252,7 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
 
 
 def to_remove(connection: sa.Connection) -> list[tuple[ReceivedId, str]]:
-    """Some files whose rows are published or discarded and that are not noted as removed, oldest first."""
+    """Some files whose rows are published or discarded and that are not recorded as removed, oldest first."""
     rows = connection.execute(
         sa.select(received.c.id, received.c.spool)
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch)
@@ -266,18 +267,18 @@ def to_remove(connection: sa.Connection) -> list[tuple[ReceivedId, str]]:
     return [(ReceivedId(row.id), row.spool) for row in rows]
 
 
-def removed(ledger: Ledger, ids: Iterable[ReceivedId]) -> int:
-    """Notes that their files are removed. Returns how many were not noted before."""
-    noted = 0
+def record_removed(ledger: Ledger, ids: Iterable[ReceivedId]) -> int:
+    """Records that the files of these bodies are removed. Returns how many were not recorded before."""
+    recorded = 0
     with ledger.write() as connection:
-        for some in slices(ids):
+        for part in slices(ids):
             changed = connection.execute(
                 received.update()
-                .where(received.c.id.in_(some), received.c.spool_removed_at.is_(None))
+                .where(received.c.id.in_(part), received.c.spool_removed_at.is_(None))
                 .values(spool_removed_at=utc_now())
             )
-            noted += changed.rowcount
-    return noted
+            recorded += changed.rowcount
+    return recorded
 
 
 def waiting(connection: sa.Connection, dataset: DatasetId, *, up_to: int | None = None) -> tuple[int, int]:
@@ -292,5 +293,5 @@ def waiting(connection: sa.Connection, dataset: DatasetId, *, up_to: int | None 
             *UNFINISHED,
         )
     )
-    found = connection.execute(query if up_to is None else query.where(received.c.id <= up_to)).one()
-    return int(found[0]), int(found[1])
+    count, highest = connection.execute(query if up_to is None else query.where(received.c.id <= up_to)).one()
+    return int(count), int(highest)

@@ -44,9 +44,9 @@ class FailedBatchFacts:
 
 
 def failed_batch_facts(connection: sa.Connection, batch: Batch, *, tries: int) -> FailedBatchFacts:
-    """Compares sequence numbers, not clocks: blocks that were reserved later have higher ones."""
+    # Compares sequence numbers, not times: blocks that were reserved later have higher ones, whatever the clocks show.
     failed_from = connection.scalar(sa.select(receive_batch.c.failed_from).where(receive_batch.c.id == batch.id))
-    others = failed_from is not None and _came_in_above(connection, batch.dataset, int(failed_from))
+    others = failed_from is not None and _published_above(connection, batch.dataset, int(failed_from))
     bodies = sa.func.count(received.c.id)
     smaller = (
         sa.select(receive_batch.c.id)
@@ -59,7 +59,7 @@ def failed_batch_facts(connection: sa.Connection, batch: Batch, *, tries: int) -
     return FailedBatchFacts(others, connection.execute(smaller).first() is not None)
 
 
-def _came_in_above(connection: sa.Connection, dataset: DatasetId, number: int) -> bool:
+def _published_above(connection: sa.Connection, dataset: DatasetId, number: int) -> bool:
     later = sa.select(block.c.id).where(
         block.c.dataset_id == dataset,
         block.c.state == sa.literal_column("'published'"),
@@ -86,7 +86,7 @@ def divide(ledger: Ledger, witness: Witness, batch: Batch) -> list[Batch]:
 
 
 def set_body_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bool:
-    """The batch's only body waits for a person, with the reason. False as in `divide`."""
+    """Sets the batch's only body aside for a person, with the reason. False where `divide` returns no parts."""
     if len(batch.bodies) != 1:
         raise ValueError("only a body that was tried alone is set aside")
     done = ledger.change(_end, witness, batch, "set_aside", reason=reason, failures=receive_batch.c.failures + 1)
@@ -110,7 +110,8 @@ def _ended(ending: str) -> dict[str, Any]:
 
 
 def halves(bodies: Sequence[BatchBody]) -> list[Sequence[BatchBody]]:
-    """Deterministic, so that a restored ledger divides a batch in the same way. A single body is one part."""
+    """The bodies of both parts. Deterministic, so that a restored ledger divides a batch in the same way. A single body
+    is one part."""
     half = (len(bodies) + 1) // 2
     return [part for part in (bodies[:half], bodies[half:]) if part]
 
@@ -123,30 +124,31 @@ def _parts(connection: sa.Connection, dataset: DatasetId, name: str, bodies: Seq
 
 
 def set_all_aside(connection: sa.Connection, dataset: DatasetId, reason: str) -> int:
-    """Whatever waits for the dataset waits for a person from now on, each body alone. Returns how many bodies. A batch
-    that has a block is left as it is. In a transaction that has the counter's lock."""
+    """Sets aside all bodies that wait for the dataset, each in a batch of its own. Returns how many. A batch that has a
+    block stays as it is. The caller has locked the counter."""
     unfinished = sa.select(receive_batch.c.id).where(receive_batch.c.dataset_id == dataset, *UNFINISHED)
     waiting = batches.read(connection, connection.execute(unfinished).scalars().all())
-    while some := batches.bodies_without_batch(connection, dataset, BODIES_MAX):
-        bodies = [BatchBody(ReceivedId(row.id), row.spool, row.rows, 0) for row in some]
+    while rows := batches.bodies_without_batch(connection, dataset, BODIES_MAX):
+        bodies = [BatchBody(ReceivedId(row.id), row.spool, row.rows, 0) for row in rows]
         waiting.append(batches.store(connection, dataset, batch_names.new_name(), bodies))
-    done = 0
+    set_aside = 0
     while waiting:
         batch = waiting.pop()
         if blocks.of_batch(connection, dataset, batch.batch_id) is not None:
             continue
-        alone = len(batch.bodies) == 1
-        values = _ended("set_aside") | {"reason": reason} if alone else _ended("divided")
+        is_alone = len(batch.bodies) == 1
+        values = _ended("set_aside") | {"reason": reason} if is_alone else _ended("divided")
         connection.execute(receive_batch.update().where(receive_batch.c.id == batch.id).values(**values))
-        done += alone
-        if not alone:
+        set_aside += is_alone
+        if not is_alone:
             waiting += _parts(connection, dataset, batch.batch_id, batch.bodies)
-    return done
+    return set_aside
 
 
 def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> int:
-    """The table has this batch, so the batches that it is a part of were divided after this ledger was copied: divides
-    those that the ledger takes for unfinished. Returns how many. Only in a resync, which fences their writers off."""
+    """Divides the batches that this one is a part of, if the ledger has them as unfinished: the table has this batch,
+    so they were divided after this ledger was copied. Returns how many. Only in a resync, which fences their writers
+    off."""
     divided = 0
     for name in batch_names.enclosing_batches(batch_id):
         row = connection.execute(
@@ -157,8 +159,8 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
         if row is None:
             continue
         match blocks.of_batch(connection, dataset, name):
-            case Reserved() as known:
-                blocks.forget_reserved(connection, known, f"its bodies are in main, in {batch_id}")
+            case Reserved() as reserved:
+                blocks.abandon_in(connection, reserved, f"its bodies are in main, in {batch_id}")
             case None:
                 pass
             case _:
@@ -259,12 +261,12 @@ def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = N
 
 def _chosen(connection: sa.Connection, ids: Collection[int] | None, dataset: str | None) -> list[Any]:
     query = _ASIDE if dataset is None else _ASIDE.where(dataset_table.c.name == dataset)
-    found = [row for row in connection.execute(query) if ids is None or row.id in ids]
-    if missing := sorted(set(ids or ()) - {row.id for row in found}):
+    rows = [row for row in connection.execute(query) if ids is None or row.id in ids]
+    if missing := sorted(set(ids or ()) - {row.id for row in rows}):
         raise UsageError(
             f"body {missing[0]} is not set aside", hint="`strandline spool list` shows the bodies that are."
         )
-    return found
+    return rows
 
 
 def _end_set_aside(connection: sa.Connection, row: Any, ending: str) -> None:
@@ -272,7 +274,9 @@ def _end_set_aside(connection: sa.Connection, row: Any, ending: str) -> None:
         receive_batch.update().where(receive_batch.c.id == row.batch_row, _IS_ASIDE).values(**_ended(ending))
     )
     if changed.rowcount != 1:
-        raise RefusedError(f"body {row.id} is not set aside any more", hint="`strandline spool list` shows what is.")
+        raise RefusedError(
+            f"body {row.id} is not set aside any more", hint="`strandline spool list` shows the bodies that are."
+        )
 
 
 def _record(connection: sa.Connection, event: Event, chosen: Sequence[Any]) -> None:
@@ -305,13 +309,13 @@ def clear_dropped(ledger: Ledger, name: str) -> Cleared:
 
 
 def _dropped(connection: sa.Connection, name: str) -> list[DatasetId]:
-    found = connection.execute(
+    dropped = connection.execute(
         sa.select(dataset_table.c.id).where(dataset_table.c.name == name, dataset_table.c.dropped_at.is_not(None))
     ).scalars()
-    ids = [DatasetId(id) for id in found]
+    ids = [DatasetId(id) for id in dropped]
     if not ids and datasets.find(connection, name) is not None:
         raise RefusedError(
-            f"{name} was not dropped: what was received for it is ingested",
+            f"{name} was not dropped: the bodies that were received for it are ingested",
             hint="Only bodies that were set aside can be given up: `strandline spool discard`.",
         )
     return ids
@@ -326,9 +330,10 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
             return None
         size = sa.select(sa.func.sum(received.c.spool_bytes)).where(received.c.batch == batch.id)
         cleared = Cleared(len(batch.bodies), batch.rows, int(connection.execute(size).scalar_one()))
-        known = blocks.of_batch(connection, id, batch.batch_id)
-        if isinstance(known, Published) and len(known.head.rows) == batch.rows:
-            values = batches.published_as(known.head.rows)  # the rows were ingested before the dataset was dropped
+        stored_block = blocks.of_batch(connection, id, batch.batch_id)
+        if isinstance(stored_block, Published) and len(stored_block.head.rows) == batch.rows:
+            # The rows were ingested before the dataset was dropped.
+            values = batches.published_as(stored_block.head.rows)
             cleared = Cleared(0, 0, 0)
         else:
             values = _ended("discarded")
@@ -346,11 +351,11 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
 
 def _open_batch(connection: sa.Connection, id: DatasetId) -> Batch | None:
     """A batch that is unfinished or set aside, or else a new one of bodies that are in none."""
-    found = connection.execute(
+    row_id = connection.execute(
         sa.select(receive_batch.c.id).where(receive_batch.c.dataset_id == id, *_NOT_SETTLED).limit(1)
     ).scalar()
-    if found is not None:
-        [batch] = batches.read(connection, [found])
+    if row_id is not None:
+        [batch] = batches.read(connection, [row_id])
         return batch
     waiting = batches.bodies_without_batch(connection, id, BODIES_MAX)
     bodies = [BatchBody(ReceivedId(row.id), row.spool, row.rows, 0) for row in waiting]

@@ -45,17 +45,18 @@ def lane_key(dataset: DatasetId, lane: LaneName) -> LaneKey:
 
 
 def lanes_of(connection: sa.Connection, keys: Iterable[LaneKey]) -> dict[LaneKey, int]:
-    found: dict[LaneKey, int] = {}
+    """The ids of the lanes that exist."""
+    ids: dict[LaneKey, int] = {}
     hashed = {(*key[:-1], partition_hash(key[-1])): key for key in keys}
-    for some in slices(hashed, len(_LANE_KEY)):
-        for id, *key in connection.execute(_LANES, {"keys": some}):
-            found[hashed[tuple(key)]] = id
-    return found
+    for part in slices(hashed, len(_LANE_KEY)):
+        for id, *key in connection.execute(_LANES, {"keys": part}):
+            ids[hashed[tuple(key)]] = id
+    return ids
 
 
 def keep_lanes(connection: sa.Connection, wanted: set[LaneKey]) -> dict[LaneKey, int]:
-    """Returns the ids of the lanes, creates missing ones, and locks all of them until the transaction ends. It creates
-    all before it locks any."""
+    """Creates missing lanes, locks all of them until the transaction ends, and returns their ids. It creates all before
+    it locks any."""
     keys = sorted(wanted)
     lanes = lanes_of(connection, keys)
     if missing := [key for key in keys if key not in lanes]:
@@ -65,8 +66,8 @@ def keep_lanes(connection: sa.Connection, wanted: set[LaneKey]) -> dict[LaneKey,
             [{**dict(zip(names, key, strict=True)), "created_at": now} for key in missing],
         )
         lanes = lanes_of(connection, keys)
-    for some in slices(sorted(lanes.values())):
-        connection.execute(_LOCKED_LANES, {"ids": some}).all()
+    for part in slices(sorted(lanes.values())):
+        connection.execute(_LOCKED_LANES, {"ids": part}).all()
     return lanes
 
 
@@ -76,12 +77,12 @@ def overlapping_bodies(
     """Per lane, the bodies that overlap one of its ranges, by their first sequence number. Other bodies are not
     read."""
     lookups = [(lane, rows) for lane, ranges in by_lane.items() for rows in merge_ranges(ranges)]
-    found: dict[int, dict[int, KnownBody]] = {}
+    bodies: dict[int, dict[int, KnownBody]] = {}
     for part in slices(lookups, 4):
         # Repeats the last range up to a power of two, so that few different statements are built.
-        some = part + part[-1:] * ((1 << (len(part) - 1).bit_length()) - len(part))
-        _add(found, connection.execute(_overlapping(len(some)), _parameters(some)))
-    return found
+        padded = part + part[-1:] * ((1 << (len(part) - 1).bit_length()) - len(part))
+        _add(bodies, connection.execute(_overlapping(len(padded)), _parameters(padded)))
+    return bodies
 
 
 def first_overlapping_bodies(
@@ -89,30 +90,30 @@ def first_overlapping_bodies(
 ) -> tuple[dict[int, dict[int, KnownBody]], set[int]]:
     """As `overlapping_bodies`, with one range per lane and at most `bodies_max` bodies, the lowest of each lane first.
     Also returns the lanes that may have more."""
-    found: dict[int, dict[int, KnownBody]] = {}
+    bodies: dict[int, dict[int, KnownBody]] = {}
     more: set[int] = set()
     left = bodies_max
-    for some in slices(lookups, 4):
+    for part in slices(lookups, 4):
         if left == 0:
-            more.update(lane for lane, _ in some)
+            more.update(lane for lane, _ in part)
             continue
-        query = _overlapping(len(some)).order_by(sa.text("1"), sa.text("2")).limit(left + 1)
-        rows = connection.execute(query, _parameters(some)).all()
+        query = _overlapping(len(part)).order_by(sa.text("1"), sa.text("2")).limit(left + 1)
+        rows = connection.execute(query, _parameters(part)).all()
         if len(rows) > left:
-            more.update(lane for lane, _ in some if lane >= rows[-1].lane_id)
-        _add(found, rows[:left])
+            more.update(lane for lane, _ in part if lane >= rows[-1].lane_id)
+        _add(bodies, rows[:left])
         left -= min(left, len(rows))
-    return found, more
+    return bodies, more
 
 
 def _parameters(lookups: Sequence[tuple[int, SeqRange]]) -> dict[str, int]:
     named = ({f"lane_{n}": lane, f"lo_{n}": r.lo, f"hi_{n}": r.hi} for n, (lane, r) in enumerate(lookups))
-    return {name: value for some in named for name, value in some.items()}
+    return {name: value for parameters in named for name, value in parameters.items()}
 
 
-def _add(found: dict[int, dict[int, KnownBody]], rows: Iterable[Any]) -> None:
+def _add(bodies: dict[int, dict[int, KnownBody]], rows: Iterable[Any]) -> None:
     for lane, lo, hi, count, digest, size in rows:
-        found.setdefault(lane, {})[lo] = KnownBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+        bodies.setdefault(lane, {})[lo] = KnownBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Notes and receipts of received bodies in the warehouse, from which a restored ledger learns what it has forgotten.
+"""Notes and receipts of received bodies in the warehouse, from which a restored ledger learns of bodies that it lacks.
 
 A *note* in each spool file identifies its body. A *receipt* lists the bodies of a batch, and is written before the
 batch can be published. Together with the table's history, receipts show which bodies the table has. They are stored in
@@ -74,7 +74,7 @@ class Receipt:
 
 
 def parse_note(data: bytes) -> Note | None:
-    """None if this is not a note of a version that we know."""
+    """None if this is not a note, or one of another version."""
     try:
         document = json.loads(data)
         return _note(document) if document["version"] == VERSION else None
@@ -129,21 +129,21 @@ class Receipts:
     objects: ObjectStore
 
     def write(self, table_uuid: str, receipt: Receipt) -> None:
-        """Durable when it returns. Idempotent."""
+        """Writes the receipt, durably when it returns. Idempotent."""
         with _explained("a receipt cannot be written"):
             self.objects.put(_name(table_uuid, receipt.batch_id), receipt.to_bytes())
 
     def read(self, table_uuid: str, batch_id: str) -> Receipt | None:
         """None if the receipt is missing or cannot be parsed; `StorageError` if storage cannot be read."""
         with _explained("a receipt cannot be read"):
-            found = self.objects.get(_name(table_uuid, batch_id))
-        return None if found is None else parse_receipt(found)
+            data = self.objects.get(_name(table_uuid, batch_id))
+        return None if data is None else parse_receipt(data)
 
-    def listed(self, table_uuid: str) -> list[tuple[str, datetime]]:
+    def list_batches(self, table_uuid: str) -> list[tuple[str, datetime]]:
         """The ids of batches, and when their receipts were written."""
         with _explained("receipts cannot be listed"):
-            found = self.objects.list_below(_folder(table_uuid))
-        named = ((_batch_of(stored.name.rpartition("/")[2]), stored.modified) for stored in found)
+            objects = self.objects.list_below(_folder(table_uuid))
+        named = ((_batch_of(stored.name.rpartition("/")[2]), stored.modified) for stored in objects)
         return sorted((batch_id, modified) for batch_id, modified in named if batch_id is not None)
 
     def tables(self) -> set[str]:

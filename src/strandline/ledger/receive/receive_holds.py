@@ -1,5 +1,5 @@
-"""Datasets whose receiver is on hold. A resync writes a hold if it cannot know which received bodies the table has.
-A follower also writes the holds of its leader. Only a person removes a hold, or the step that wrote it."""
+"""Datasets whose receiver is on hold. A resync stores a hold if it cannot know which received bodies the table has. A
+follower also stores the holds of its leader. Only a person removes a hold, or the step that stored it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def list_holds(connection: sa.Connection) -> dict[DatasetId, str]:
 
 
 def check(connection: sa.Connection, dataset: DatasetId) -> None:
-    """Raises ReceiverHolds."""
+    """Raises ReceiverHolds if the dataset's receiver is on hold."""
     if (reason := list_holds(connection).get(dataset)) is not None:
         raise ReceiverHolds(
             f"nothing that was received is ingested: {reason}",
@@ -29,8 +29,8 @@ def check(connection: sa.Connection, dataset: DatasetId) -> None:
 
 
 def put(connection: sa.Connection, dataset: DatasetId, reason: str, *, replaces_leader_hold: bool = True) -> None:
-    """Keeps the first reason. But a reason of the site's own replaces the reason of its leader's hold, because that
-    hold ends when the leader's ends."""
+    """Puts the dataset's receiver on hold. The first reason stays, but a reason of the site's own replaces the one of
+    its leader's hold, because that hold ends when the leader's ends."""
     connection.execute(
         insert_into(connection, receive_hold)
         .values(dataset_id=dataset, since=utc_now(), reason=reason)
@@ -42,5 +42,5 @@ def put(connection: sa.Connection, dataset: DatasetId, reason: str, *, replaces_
 
 
 def clear(connection: sa.Connection, dataset: DatasetId) -> bool:
-    """False if there is no hold."""
+    """Ends the hold. False if there is none."""
     return connection.execute(receive_hold.delete().where(receive_hold.c.dataset_id == dataset)).rowcount == 1

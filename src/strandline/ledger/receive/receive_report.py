@@ -49,22 +49,22 @@ class Waiting:
 
 
 def report(connection: sa.Connection) -> list[Waiting]:
-    """Datasets with such rows, by name."""
+    """The datasets for which rows wait, by name."""
     unfinished: dict[int, list[WaitingBatch]] = {}
     for b in connection.execute(sa.select(receive_batch).where(*UNFINISHED).order_by(receive_batch.c.id)):
         unfinished.setdefault(b.dataset_id, []).append(from_row(WaitingBatch, b, since=b.created_at, tries=b.failures))
-    found: dict[int, dict[bool, Bodies]] = {}
+    bodies: dict[int, dict[bool, Bodies]] = {}
     datasets: dict[int, tuple[str, bool]] = {}
     for r in connection.execute(_BODIES):
         datasets[r.id] = r.name, r.dropped_at is not None
-        found.setdefault(r.id, {})[bool(r.is_aside)] = Bodies(r.bodies, r.rows, r.spool_bytes, r.oldest)
+        bodies.setdefault(r.id, {})[bool(r.is_aside)] = Bodies(r.bodies, r.rows, r.spool_bytes, r.oldest)
     return [
         Waiting(
             DatasetId(id),
             name,
             is_dropped,
-            found[id].get(False, NO_BODIES),
-            found[id].get(True, NO_BODIES),
+            bodies[id].get(False, NO_BODIES),
+            bodies[id].get(True, NO_BODIES),
             tuple(unfinished.get(id, ())),
         )
         for id, (name, is_dropped) in datasets.items()
@@ -93,6 +93,6 @@ _BODIES = (
 )
 
 
-def any_known(connection: sa.Connection) -> bool:
+def has_any(connection: sa.Connection) -> bool:
     """Whether the ledger has any received body."""
     return connection.execute(sa.select(received.c.id).limit(1)).first() is not None

@@ -105,11 +105,11 @@ def record(ledger: Ledger, bodies: Sequence[UnrecordedBody]) -> list[Decision]:
         return []
     now = utc_now()
     with ledger.write() as connection:
-        tokens = connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies}), "now": utc_now()}).all()
+        tokens = connection.execute(_USABLE_TOKENS, {"ids": list({b.token for b in bodies}), "now": utc_now()}).all()
         if not all(row.leads for row in tokens):
-            sites.check_leads(connection)  # raises, in words
+            sites.check_leads(connection)  # raises the error that says why
         owners = {row.id: TokenId(row.owner) for row in tokens}
-        decided = _record(connection, bodies, _not_now(connection, bodies, owners), owners, now)
+        decided = _record(connection, bodies, _refused_now(connection, bodies, owners), owners, now)
         ledger.write_right.check()
         return decided
 
@@ -133,15 +133,15 @@ def _record(
 
 
 def record_found(ledger: Ledger, dataset: DatasetId, note: Note, *, spool: str, spool_bytes: int) -> Decision:
-    """Records a body that was found in the spool and that the ledger does not know. Its token was valid when it came,
-    so it counts even if it was revoked since. Everything else is decided as for a new request."""
+    """Records a body that was found in the spool and that the ledger does not have. Its token was valid when the body
+    arrived, so the body counts even if the token was revoked since. The rest is decided as for a new request."""
     if note.owner is None:
         return NotOwner()
     with ledger.write() as connection:
         sites.check_leads(connection)
         owner = recall(connection, note.owner)
         body = UnrecordedBody(dataset, note.identity, owner, note.rows, note.digest, note.size, spool, spool_bytes)
-        decided = _not_now(connection, [body], {owner: owner})
+        decided = _refused_now(connection, [body], {owner: owner})
         decided = {n: decision for n, decision in decided.items() if not isinstance(decision, OnHold)}
         return _record(connection, [body], decided, {owner: owner}, utc_now())[0]
 
@@ -163,7 +163,7 @@ def record_each(ledger: Ledger, bodies: Sequence[UnrecordedBody]) -> list[Decisi
 # Only errors that prove that the transaction did not land: otherwise a recorded body would look like its own repeat.
 _NOT_RECORDED = (LedgerRefused, sa.exc.IntegrityError, OverflowError)
 
-_GOOD_TOKENS = (
+_USABLE_TOKENS = (
     sa.select(
         api_token.c.id,
         sa.func.coalesce(api_token.c.owner_id, api_token.c.id).label("owner"),
@@ -186,29 +186,29 @@ _LIVE_DATASETS = (
 )
 
 
-def _not_now(
+def _refused_now(
     connection: sa.Connection, bodies: Sequence[UnrecordedBody], tokens: Mapping[int, TokenId]
 ) -> dict[int, Decision]:
-    """Bodies whose token is revoked or expired, or whose dataset is dropped or on hold. The request was checked before,
-    but only this check counts: it locks token and dataset until the transaction ends."""
+    """The decisions for bodies whose token is revoked or expired, or whose dataset is dropped or on hold. The request
+    was checked before, but only this check counts: it locks token and dataset until the transaction ends."""
     rows = connection.execute(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})})
     is_held = {row.id: row.is_held for row in rows}
-    found: dict[int, Decision] = {}
+    refused: dict[int, Decision] = {}
     for n, body in enumerate(bodies):
         if body.token not in tokens:
-            found[n] = BodyGone("token")
+            refused[n] = BodyGone("token")
         elif body.dataset not in is_held:
-            found[n] = BodyGone("dataset")
+            refused[n] = BodyGone("dataset")
         elif is_held[body.dataset]:
-            found[n] = OnHold()
-    return found
+            refused[n] = OnHold()
+    return refused
 
 
-def known(
+def find_decision(
     connection: sa.Connection, dataset: DatasetId, identity: BodyIdentity, token: TokenId, digest: str
 ) -> Decision | None:
-    """The answer for a body that can no longer be read, if its identity is decided. None proves nothing, because
-    another process may record the same body meanwhile."""
+    """The decision for a body that can no longer be read, if the ledger has its identity. None proves nothing: another
+    process may record the same body meanwhile."""
     owner = owner_of(connection, token)
     if isinstance(identity, KeyIdentity):
         stored = _by_key(connection, [(dataset, owner, identity.key)])
@@ -248,7 +248,7 @@ def _record_ranges(
     owners: Mapping[int, TokenId],
     now: datetime,
 ) -> dict[int, Decision]:
-    claims = find_sources(connection, {source_key(b, i) for _, b, i in bodies}, hold=True)
+    claims = find_sources(connection, {source_key(b, i) for _, b, i in bodies}, lock=True)
     refused = {n: check_sender(claims.get(source_key(b, i)), i, owners[b.token]) for n, b, i in bodies}
     decided: dict[int, Decision] = {n: r for n, r in refused.items() if isinstance(r, NotOwner)}
     bodies = [(n, b, i) for n, b, i in bodies if n not in decided]
@@ -258,16 +258,16 @@ def _record_ranges(
     by_lane: dict[int, list[SeqRange]] = {}
     for _, body, identity in bodies:
         by_lane.setdefault(lanes[lane_key(body.dataset, identity.lane)], []).append(identity.rows)
-    known = overlapping_bodies(connection, by_lane)
+    received_before = overlapping_bodies(connection, by_lane)
     new: dict[tuple[int, int], int] = {}
     values = []
     for n, body, identity in bodies:
         lane, rows = lanes[lane_key(body.dataset, identity.lane)], identity.rows
-        of_lane = known.setdefault(lane, {})
+        of_lane = received_before.setdefault(lane, {})
         # A repeat from an older generation changes nothing, so its sender may get that answer.
-        found = _decide(rows, of_lane.values()) or refused[n]
-        if found is not None:
-            decided[n] = found
+        decision = _decide(rows, of_lane.values()) or refused[n]
+        if decision is not None:
+            decided[n] = decision
             continue
         of_lane[rows.lo] = KnownBody(rows, body.rows, body.digest, body.size)
         new[lane, rows.lo] = n
@@ -282,9 +282,9 @@ def source_key(body: UnrecordedBody, identity: RangeIdentity) -> SourceKey:
     return body.dataset, identity.lane.lake, identity.lane.dataset
 
 
-def _decide(rows: SeqRange, known: Iterable[KnownBody]) -> Repeat | Overlaps | None:
+def _decide(rows: SeqRange, received_before: Iterable[KnownBody]) -> Repeat | Overlaps | None:
     """None if the range is new."""
-    touched = [body for body in known if body.rows.overlaps(rows)]
+    touched = [body for body in received_before if body.rows.overlaps(rows)]
     if not touched:
         return None
     for body in touched:
@@ -303,13 +303,13 @@ _KEY = (received.c.dataset_id, received.c.token_id, received.c.key)
 
 
 def _by_key(connection: sa.Connection, keys: Iterable[_ClientKey]) -> dict[_ClientKey, Repeat]:
-    """The first body of each key that is known."""
-    found: dict[_ClientKey, Repeat] = {}
-    for some in slices(keys, len(_KEY)):
-        query = sa.select(received.c.rows, received.c.digest, *_KEY).where(sa.tuple_(*_KEY).in_(some))
+    """The body of each of these keys that the ledger has, as the answer to a repeat."""
+    stored: dict[_ClientKey, Repeat] = {}
+    for part in slices(keys, len(_KEY)):
+        query = sa.select(received.c.rows, received.c.digest, *_KEY).where(sa.tuple_(*_KEY).in_(part))
         for rows, digest, dataset, token, key in connection.execute(query):
-            found[dataset, token, key] = Repeat(rows, digest, ())
-    return found
+            stored[dataset, token, key] = Repeat(rows, digest, ())
+    return stored
 
 
 def _decide_key(first: Repeat, digest: str) -> Repeat | OtherBody:
@@ -337,21 +337,21 @@ def _record_keys(
     decided: dict[int, Decision] = {}
     for n, body, identity in bodies:
         key = (body.dataset, owners[body.token], identity.key)
-        winner, it = first[key]
-        if n == winner and key in new:
+        first_n, first_body = first[key]
+        if n == first_n and key in new:
             decided[n] = New(new[key])
             continue
-        known = Repeat(it.rows, it.digest, ()) if key in new else stored.get(key)
-        if known is None:
-            raise LedgerUnreadable(f"key {identity.key!r} is taken and cannot be read")
-        decided[n] = _decide_key(known, body.digest)
+        answer = Repeat(first_body.rows, first_body.digest, ()) if key in new else stored.get(key)
+        if answer is None:
+            raise LedgerUnreadable(f"the body of key {identity.key!r} exists and cannot be read")
+        decided[n] = _decide_key(answer, body.digest)
     return decided
 
 
 def forget_keys(ledger: Ledger, older_than: datetime) -> int:
     """Deletes bodies by key whose rows were published or discarded before that time and whose files are removed, and
     bodies without rows that came before it. Returns how many. Small transactions let others record meanwhile."""
-    published_since = (
+    finished_before = (
         sa.select(receive_batch.c.id)
         .where(
             receive_batch.c.id == received.c.batch,
@@ -366,7 +366,7 @@ def forget_keys(ledger: Ledger, older_than: datetime) -> int:
         .where(
             received.c.key.is_not(None),
             received.c.received_at <= older_than,
-            sa.or_(received.c.rows == 0, received.c.spool_removed_at.is_not(None) & published_since),
+            sa.or_(received.c.rows == 0, received.c.spool_removed_at.is_not(None) & finished_before),
         )
         .order_by(received.c.received_at)
         .limit(_FORGET_AT_ONCE_MAX)

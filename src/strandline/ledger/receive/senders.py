@@ -1,4 +1,4 @@
-"""Senders: who has claimed a source and so owns its lanes, and which of a sender's bodies are here, and where.
+"""Senders: who has claimed a source and so owns its lanes, and which of a sender's bodies the ledger has, and where.
 
 A lane belongs to the token that claimed its source and to the tokens that replace it (`tokens`). Nobody else can send
 rows, or claim a range, in it.
@@ -47,21 +47,21 @@ class SenderPassed:
 _SOURCES = sa.select(source).where(sa.tuple_(*_SOURCE_KEY).in_(sa.bindparam("keys", expanding=True)))
 
 
-def find_sources(connection: sa.Connection, keys: Iterable[SourceKey], *, hold: bool = False) -> dict[SourceKey, Any]:
-    """The records that exist; `hold` locks them until the transaction ends."""
-    query = _SOURCES.order_by(source.c.id).with_for_update(read=True) if hold else _SOURCES
-    found: dict[SourceKey, Any] = {}
-    for some in slices(sorted(keys), len(_SOURCE_KEY)):
-        for row in connection.execute(query, {"keys": some}):
-            found[row.dataset_id, row.lake, row.source_dataset] = row
-    return found
+def find_sources(connection: sa.Connection, keys: Iterable[SourceKey], *, lock: bool = False) -> dict[SourceKey, Any]:
+    """The records that exist; `lock` locks them until the transaction ends."""
+    query = _SOURCES.order_by(source.c.id).with_for_update(read=True) if lock else _SOURCES
+    records: dict[SourceKey, Any] = {}
+    for part in slices(sorted(keys), len(_SOURCE_KEY)):
+        for row in connection.execute(query, {"keys": part}):
+            records[row.dataset_id, row.lake, row.source_dataset] = row
+    return records
 
 
 def check_sender(
     record: Any | None, identity: RangeIdentity, owner: TokenId
 ) -> NotOwner | NotClaimed | SenderPassed | None:
     """None if a token of this owner may send new rows to the lane, else why not. A record without an owner is from
-    before owners were stored: the next token that claims it gets it."""
+    before owners were stored: the next token that claims it becomes its owner."""
     lane = identity.lane
     if record is None:
         return NotClaimed(None)
@@ -73,8 +73,8 @@ def check_sender(
 
 
 def owner_of(connection: sa.Connection, token: TokenId) -> TokenId:
-    found = connection.execute(_OWNER, {"id": token}).scalar()
-    return token if found is None else TokenId(found)
+    owner = connection.execute(_OWNER, {"id": token}).scalar()
+    return token if owner is None else TokenId(owner)
 
 
 _OWNER = sa.select(api_token.c.owner_id).where(api_token.c.id == sa.bindparam("id"))
@@ -104,9 +104,9 @@ class SourceRecord:
     term: int = FIRST_TERM
 
 
-def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
-    found = find_sources(connection, [(dataset, lake, source_dataset)])
-    return next(map(_record, found.values()), None)
+def find_claim(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
+    records = find_sources(connection, [(dataset, lake, source_dataset)])
+    return next(map(_record, records.values()), None)
 
 
 def _record(row: Any) -> SourceRecord:
@@ -115,7 +115,7 @@ def _record(row: Any) -> SourceRecord:
 
 def claim(connection: sa.Connection, dataset: DatasetId, wanted: SourceRecord) -> SourceRecord | None:
     """Writes the record if there is none and this is generation 1. If the record has this owner and instance, raises
-    its generation by at most one, and its term, and never lowers them: a sender of a lower term raises nothing.
+    its generation by at most one, and its term. It never lowers them, and a sender of a lower term raises neither.
     Returns the record as it is then, which may be another sink's; None if there was none and this is not generation
     1."""
     generation, owner = wanted.generation, wanted.owner
@@ -137,7 +137,7 @@ def claim(connection: sa.Connection, dataset: DatasetId, wanted: SourceRecord) -
         )
         .values(generation=generation, term=wanted.term, owner_id=owner)
     )
-    return claimed(connection, dataset, wanted.lake, wanted.dataset)
+    return find_claim(connection, dataset, wanted.lake, wanted.dataset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +153,20 @@ def release(connection: sa.Connection, dataset: DatasetId, lake: str, source_dat
     """Takes a claim away from its token, by a person's decision. None if there is no claim."""
     at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
     where = [source.c[name] == value for name, value in at.items()]
-    found = connection.execute(sa.select(source).where(*where).with_for_update()).one_or_none()
-    if found is None:
+    record = connection.execute(sa.select(source).where(*where).with_for_update()).one_or_none()
+    if record is None:
         return None
-    brought = connection.execute(
+    sent_body = connection.execute(
         sa.select(received.c.id)
         .join_from(received, source_lane, source_lane.c.id == received.c.lane_id)
-        .where(*(source_lane.c[name] == value for name, value in at.items()), source_lane.c.instance == found.instance)
+        .where(*(source_lane.c[name] == value for name, value in at.items()), source_lane.c.instance == record.instance)
         .limit(1)
     ).first()
     connection.execute(source.delete().where(*where))
-    if brought is not None:
-        kept = {name: found._mapping[name] for name in ("instance", "table_uuid", "generation", "term", "created_at")}
+    if sent_body is not None:
+        kept = {name: record._mapping[name] for name in ("instance", "table_uuid", "generation", "term", "created_at")}
         connection.execute(source.insert().values(**at, **kept))
-    return Released(found.instance, found.generation, forgotten=brought is None)
+    return Released(record.instance, record.generation, forgotten=sent_body is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,17 +213,17 @@ def held_bodies(
         if id is not None and after < SEQ_MAX:
             lowest[id] = min(after, lowest.get(id, after))
     wanted = [(id, SeqRange(Seq(after + 1), SEQ_MAX)) for id, after in sorted(lowest.items())]
-    found, more = first_overlapping_bodies(connection, wanted, bodies_max)
+    bodies, more = first_overlapping_bodies(connection, wanted, bodies_max)
     return [
         BodiesOfLane(
-            tuple(sorted((b for b in found.get(id or 0, {}).values() if b.rows.hi > after), key=lambda b: b.rows)),
+            tuple(sorted((b for b in bodies.get(id or 0, {}).values() if b.rows.hi > after), key=lambda b: b.rows)),
             id in more,
         )
         for id, after in asked
     ]
 
 
-def placed(
+def list_placed(
     connection: sa.Connection, dataset: DatasetId, lane: LaneName, lo: Seq, hi: Seq, limit: int
 ) -> list[PlacedBody]:
     """The lane's bodies that overlap lo..hi, in order, at most `limit`."""

@@ -1,5 +1,5 @@
-"""Spool files: those that the ledger knows, and those whose bodies it cannot record. The audit log gets an entry
-whenever the latter change."""
+"""Spool files: those that the ledger knows, and those whose bodies it cannot record. The audit log records each change
+of the latter."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def waiting_bytes(connection: sa.Connection) -> dict[DatasetId, int]:
     return {DatasetId(row.dataset_id): int(row.bytes) for row in connection.execute(_WAITING_BYTES)}
 
 
-# An expression: for the column itself, SQLite would scan an index of all bodies that ever were.
+# An expression: for the column itself, SQLite would scan an index of all bodies that were ever received.
 _OF_DATASET = received.c.dataset_id + sa.literal_column("0")
 _WAITING_BYTES = (
     sa.select(
@@ -66,12 +66,12 @@ _WAITING_BYTES = (
 def spooled(connection: sa.Connection, names: Iterable[str]) -> set[str]:
     """Which of these files belong to a recorded body and are not removed. Any other file belongs to a body that is
     about to be recorded, or was left by a process that was killed before that."""
-    left = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None))
-    return {row.spool for row in rows_with(connection, left, received.c.spool, names)}
+    not_removed = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None))
+    return {row.spool for row in rows_with(connection, not_removed, received.c.spool, names)}
 
 
-def left(connection: sa.Connection) -> LeftFiles:
-    """What a receiver found in its last check."""
+def read_left(connection: sa.Connection) -> LeftFiles:
+    """The files that a receiver found in its last check, and could not record."""
     event = audit.newest(connection, Event.SPOOL_FILES_LEFT)
     if event is None:
         return LeftFiles({}, ())
@@ -81,9 +81,9 @@ def left(connection: sa.Connection) -> LeftFiles:
 def record_left(ledger: Ledger, files: Iterable[LeftFile]) -> None:
     """Logs and audits the files, unless they are the same as last time."""
     ordered = sorted(files, key=lambda f: f.name)
-    found = LeftFiles(dict(sorted(Counter(f.dataset for f in ordered).items())), tuple(ordered[:FILES_NAMED_MAX]))
+    left = LeftFiles(dict(sorted(Counter(f.dataset for f in ordered).items())), tuple(ordered[:FILES_NAMED_MAX]))
     with ledger.read() as connection:
-        if left(connection) == found:
+        if read_left(connection) == left:
             return
     if ordered:
         log.warning(
@@ -94,7 +94,7 @@ def record_left(ledger: Ledger, files: Iterable[LeftFile]) -> None:
         )
     with ledger.write() as connection:
         audit.record(
-            connection, Event.SPOOL_FILES_LEFT, datasets=found.by_dataset, first=[asdict(f) for f in found.first]
+            connection, Event.SPOOL_FILES_LEFT, datasets=left.by_dataset, first=[asdict(f) for f in left.first]
         )
 
 
@@ -105,5 +105,9 @@ def rows_in_waiting(connection: sa.Connection, names: Iterable[str]) -> dict[str
         received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True
     )
     listed = list(names)
-    known = {r.spool: r for r in rows_with(connection, query, received.c.spool, listed)}
-    return {n: known[n].rows if n in known else None for n in listed if n not in known or known[n].published_at is None}
+    by_name = {r.spool: r for r in rows_with(connection, query, received.c.spool, listed)}
+    return {
+        n: by_name[n].rows if n in by_name else None
+        for n in listed
+        if n not in by_name or by_name[n].published_at is None
+    }

@@ -1,4 +1,4 @@
-"""Tokens of clients of the receiver and of the API. Only a hash is stored: a secret is shown once, when it is made.
+"""Tokens of clients of the receiver and of the API. Only a hash is stored: a secret is shown once, when it is created.
 
 Keys and senders' lanes belong to an owner: the first token of a line. A token that replaces another one continues its
 line, so that a sender keeps what it has sent when its secret changes.
@@ -51,7 +51,7 @@ class Token:
 
 
 def read_token(row: Any) -> Token:
-    """A row with all columns of `api_token`."""
+    """The token of a row with all columns of `api_token`."""
     datasets = None if row.datasets is None else tuple(json.loads(row.datasets))
     owner = TokenId(row.id if row.owner_id is None else row.owner_id)
     return from_row(Token, row, datasets=datasets, owner=owner, role=Role(row.role))
@@ -72,15 +72,15 @@ def create(
     expires_in: timedelta | None = None,
     replaces: str | None = None,
 ) -> tuple[Token, str]:
-    """Returns the token and its secret, which nobody can read again. The datasets need not exist yet. A token that
-    replaces another gets its datasets and its role, unless others are named. The role of any other is `write`."""
+    """Creates a token. Returns it with its secret, which nobody can read again. The datasets need not exist yet. A
+    token that replaces another gets its datasets and its role, unless others are given. The default role is `write`."""
     if not name.strip():
         raise UsageError("a token needs a name")
     check_text("the token's name", name)
     if datasets is not None and not datasets:
-        raise UsageError("a token that is for no dataset is of no use", hint="Leave it out to allow every dataset.")
+        raise UsageError("a token must be for at least one dataset", hint="Name no dataset to allow every one.")
     if expires_in is not None and expires_in <= timedelta(0):
-        raise UsageError("a token that has expired already is of no use", hint="Leave it out for one that stays valid.")
+        raise UsageError("a token cannot expire in the past", hint="Name no time for a token that stays valid.")
     old = None if replaces is None else _latest(connection, replaces)
     if old is not None and datasets is None:
         datasets = old.datasets
@@ -88,7 +88,7 @@ def create(
         role = Role.WRITE if old is None else old.role
     now = utc_now()
     secret = SECRET_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
-    made = connection.execute(
+    row = connection.execute(
         insert_into(connection, api_token)
         .values(
             name=name,
@@ -102,11 +102,11 @@ def create(
         .on_conflict_do_nothing()
         .returning(api_token)
     ).one_or_none()
-    if made is None:
+    if row is None:
         raise RefusedError(
             f"a token named {name} exists already", hint="Choose another name, or revoke that one first."
         )
-    return read_token(made), secret
+    return read_token(row), secret
 
 
 def _latest(connection: sa.Connection, name: str) -> Token:
@@ -173,9 +173,9 @@ def fingerprint(name: str, hash: str) -> TokenFingerprint:
 
 
 def recall(connection: sa.Connection, meant: TokenFingerprint) -> TokenId:
-    """The token that a file in the warehouse names, or a leader. If the ledger does not know it, a revoked token is
+    """The token that a file in the warehouse, or a leader, names. If the ledger does not have it, a revoked token is
     created in its place: its bodies keep their identity, and a new token can replace it."""
-    known = (
+    matching = (
         sa.select(api_token.c.id)
         .where(
             sa.or_(
@@ -186,8 +186,8 @@ def recall(connection: sa.Connection, meant: TokenFingerprint) -> TokenId:
         .order_by(api_token.c.id)
         .limit(1)
     )
-    if (found := connection.execute(known).scalar()) is not None:
-        return TokenId(found)
+    if (id := connection.execute(matching).scalar()) is not None:
+        return TokenId(id)
     now = utc_now()
     values = {
         "name": meant.name,
@@ -198,4 +198,4 @@ def recall(connection: sa.Connection, meant: TokenFingerprint) -> TokenId:
     }
     # Another process may create it just now.
     connection.execute(insert_into(connection, api_token).values(values).on_conflict_do_nothing())
-    return TokenId(connection.execute(known).scalar_one())
+    return TokenId(connection.execute(matching).scalar_one())

@@ -1,5 +1,5 @@
-"""Batches of missing entries that a run drops, recorded before and after. The record has the lost rows from the start,
-so that a process that finds out later that the commit landed knows what was lost."""
+"""Batches of missing entries that a run drops. Each is recorded before its commit and after it. The first record has
+the lost rows, so that a process that later finds that the commit landed knows which rows were lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SinkLoss:
 
 def losses_above_watermarks(marks: Sequence[SinkWatermark], gone: Sequence[GoneRows]) -> list[SinkLoss]:
     """The lost rows above each sink's watermark, in as few ranges as possible. Pure."""
-    found: list[SinkLoss] = []
+    lost: list[SinkLoss] = []
     for at in marks:
         mark = int(at.mark or 0)
         # Clipped to the sequence numbers above the watermark, which also bound the count.
@@ -58,8 +58,8 @@ def losses_above_watermarks(marks: Sequence[SinkWatermark], gone: Sequence[GoneR
         ]
         for rows in merge_ranges(g.rows for g in above):
             count = sum(g.count for g in above if rows.lo <= g.rows.lo <= rows.hi)
-            found.append(SinkLoss(at.sink, at.name, at.generation, rows, min(count, len(rows))))
-    return found
+            lost.append(SinkLoss(at.sink, at.name, at.generation, rows, min(count, len(rows))))
+    return lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class DroppedBatch(NewBatch):
 def begin(connection: sa.Connection, run: ReconcileRunId, new: NewBatch) -> DroppedBatch:
     now = utc_now()
     values = {"token": new.token, "table_name": new.table, "entries": new.entries, "state": "begun"}
-    made = connection.execute(
+    inserted = connection.execute(
         dropped_batch.insert()
         .values(
             run_id=run,
@@ -95,12 +95,13 @@ def begin(connection: sa.Connection, run: ReconcileRunId, new: NewBatch) -> Drop
         )
         .returning(dropped_batch)
     )
-    return _batch(made.one())
+    return _batch(inserted.one())
 
 
 def end(connection: sa.Connection, batch: DroppedBatch, dropped: int | None) -> bool:
-    """Records how many entries were dropped; None if the commit did not land, as far as the table shows. False if the
-    outcome was recorded before. If it landed, the rows are recorded as purged, and as losses of sinks without them."""
+    """Records how many entries were dropped; None if the commit did not land, as far as the table shows. If it landed,
+    the rows are recorded as purged, and as losses of the sinks that lack them. False, without a change, if the outcome
+    was recorded before."""
     state = "undone" if dropped is None else "done"
     before = ("begun",) if dropped is None else ("begun", "undone")
     changed = connection.execute(
@@ -134,9 +135,10 @@ def _record_losses(connection: sa.Connection, batch: DroppedBatch) -> None:
         follower, after = at.follower, at.number
         if upto := _record_dropped(connection, batch, Event.FOLLOWER_ROWS_DROPPED, after, follower=follower.name):
             followers.drop_for(connection, dataset.id, follower.id, upto)
-    for one in consumers.of_dataset(connection, dataset.id):
-        if upto := _record_dropped(connection, batch, Event.CONSUMER_ROWS_DROPPED, one.watermark, consumer=one.name):
-            consumers.drop_for(connection, one.id, upto)
+    for reader in consumers.of_dataset(connection, dataset.id):
+        event, after = Event.CONSUMER_ROWS_DROPPED, reader.watermark
+        if upto := _record_dropped(connection, batch, event, after, consumer=reader.name):
+            consumers.drop_for(connection, reader.id, upto)
 
 
 def _record_dropped(
@@ -148,9 +150,7 @@ def _record_dropped(
     if not lacking:
         return None
     rows, upto = sum(g.count for g in lacking), max(g.rows.hi for g in lacking)
-    audit.record(
-        connection, event, **reader, dataset=batch.table, rows=rows, after=after, up_to=upto, rule="reconcile"
-    )
+    audit.record(connection, event, **reader, dataset=batch.table, rows=rows, after=after, up_to=upto, rule="reconcile")
     return upto
 
 

@@ -1,4 +1,4 @@
-"""The quarantine of files: what a run moves there is recorded before and after."""
+"""The quarantine of files: each file is recorded before a run moves it there, and after."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class NewSwept:
 
 
 def begin(connection: sa.Connection, run: ReconcileRunId, files: Sequence[NewSwept]) -> list[Swept]:
-    """Returns the records in the order of `files`."""
-    now, made = utc_now(), dict[str, Swept]()
+    """Records the files before they move. Returns the records in the order of `files`."""
+    now, by_place = utc_now(), dict[str, Swept]()
     fixed = {"run_id": run, "state": SweptState.BEGUN.value, "begun_at": now, "changed_at": now}
-    for some in slices(files, 10):
+    for part in slices(files, 10):
         values = [
             {
                 **fixed,
@@ -42,25 +42,25 @@ def begin(connection: sa.Connection, run: ReconcileRunId, files: Sequence[NewSwe
                 "size": f.size,
                 "modified_ns": f.modified_ns,
             }
-            for f in some
+            for f in part
         ]
         inserted = connection.execute(swept_file.insert().values(values).returning(swept_file))
-        made |= {row.kept_at: _swept(row) for row in inserted}
-    return [made[f.kept_at] for f in files]
+        by_place |= {row.kept_at: _swept(row) for row in inserted}
+    return [by_place[f.kept_at] for f in files]
 
 
 def move(connection: sa.Connection, files: Iterable[Swept], state: SweptState, why: str | None = None) -> int:
-    """Moves each file to another state from the one in which it was read. Returns how many were still in it; another
-    process may have changed the others meanwhile, and its record is as good."""
+    """Changes the state of each file that is still in the state in which it was read. Returns how many were. Another
+    process may have changed the others meanwhile: what it recorded stays."""
     by_state: dict[SweptState, list[SweptId]] = {}
     for file in files:
         by_state.setdefault(file.state, []).append(file.id)
     changed = 0
     for before, ids in by_state.items():
-        for some in slices(ids):
-            of_these = (swept_file.c.id.in_(some), swept_file.c.state == before.value)
+        for part in slices(ids):
+            is_unchanged = (swept_file.c.id.in_(part), swept_file.c.state == before.value)
             values = {"state": state.value, "changed_at": utc_now(), "why": why}
-            changed += connection.execute(swept_file.update().where(*of_these).values(**values)).rowcount
+            changed += connection.execute(swept_file.update().where(*is_unchanged).values(**values)).rowcount
     return changed
 
 
@@ -101,13 +101,13 @@ def count_of_run(connection: sa.Connection, run: ReconcileRunId) -> int:
 
 
 def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[Swept]]:
-    """The files of these paths that may still be in quarantine, newest first."""
-    found: dict[str, list[Swept]] = {}
+    """By path, the files that may still be in quarantine, newest first."""
+    files: dict[str, list[Swept]] = {}
     states = [s.value for s in IN_QUARANTINE]
     query = sa.select(swept_file).where(swept_file.c.state.in_(states)).order_by(swept_file.c.id.desc())
     for row in rows_with(connection, query, swept_file.c.path, paths):
-        found.setdefault(row.path, []).append(_swept(row))
-    return found
+        files.setdefault(row.path, []).append(_swept(row))
+    return files
 
 
 def due_for_purge(connection: sa.Connection, *, before: datetime, run: ReconcileRunId | None) -> list[Swept]:

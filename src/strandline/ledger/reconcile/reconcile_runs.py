@@ -34,9 +34,9 @@ from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
 
 _NEEDED = ("begun", "held", "purging")
-# How long a file is remembered that could not be moved, or that was copied: long enough to purge it. Not forever: a
-# file that cannot be moved today cannot be moved tomorrow either, and would keep the record of each run. Files in
-# quarantine are also found by listing it.
+# How long the ledger remembers a file that could not be moved, or that was copied: long enough to purge it. Not
+# forever: each run would find such a file again, and the records of all these runs would stay. Listing the quarantine
+# also finds the files in it.
 _LEFT_DAYS_MIN = 30
 
 
@@ -54,9 +54,9 @@ def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
 
 
 def is_lease_held(connection: sa.Connection, now: datetime) -> bool:
-    """A run that is under way has it. A dead one loses it when its time is over."""
-    running = sa.select(sweep_lease.c.id).where(sweep_lease.c.token.is_not(None), sweep_lease.c.until > now)
-    return connection.execute(running).first() is not None
+    """Whether a run holds the lease. That of a dead run ends when its time is over."""
+    held = sa.select(sweep_lease.c.id).where(sweep_lease.c.token.is_not(None), sweep_lease.c.until > now)
+    return connection.execute(held).first() is not None
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder:
         **asdict(asked),
         storage=storage.value,
         state="running",
-        outcome=_written(SweepOutcome()),
+        outcome=_outcome_text(SweepOutcome()),
         started_at=utc_now(),
         folder=folder,
     )
@@ -83,33 +83,40 @@ def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder:
 
 def progress(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome) -> bool:
     """Stores what a run has found so far, so that a run that dies leaves a record."""
-    return _RUNS.change(connection, run, outcome=_written(outcome))
+    return _RUNS.change(connection, run, outcome=_outcome_text(outcome))
 
 
 def complete(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome) -> bool:
-    """False if another process took the run for dead and ended it."""
-    ended = _RUNS.change(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
+    """Stores the end of the run. False, without a change, if another process took it for dead and ended it."""
+    ended = _RUNS.change(connection, run, state="completed", outcome=_outcome_text(outcome), ended_at=utc_now())
     return ended and _audited(connection, Event.RUN_COMPLETED, run, outcome)
 
 
 def abort(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome, reason: AbortReason, why: str) -> bool:
+    """As `complete`, for a run that stops early."""
     end = {"reason": reason.value, "why": why}
-    values = {"state": "aborted", **end, "outcome": _written(outcome), "ended_at": utc_now()}
+    values = {"state": "aborted", **end, "outcome": _outcome_text(outcome), "ended_at": utc_now()}
     return _RUNS.change(connection, run, **values) and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
 def close_dead(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome) -> bool:
-    """Stores the end of a run that is taken for dead. Its record has always said so in `why`, with the reason
-    `unknown`: that is the one end which the ledger lets the run itself correct, if it lives after all."""
-    values = {"reason": AbortReason.UNKNOWN.value, "why": DIED, "outcome": _written(outcome), "ended_at": utc_now()}
+    """Stores the end of a run that is taken for dead."""
+    # With the reason `unknown`, and the true one in `why`: the database lets a run that lives after all correct only
+    # this end.
+    values = {
+        "reason": AbortReason.UNKNOWN.value,
+        "why": DIED,
+        "outcome": _outcome_text(outcome),
+        "ended_at": utc_now(),
+    }
     ended = _RUNS.change(connection, run, state="aborted", **values)
     end = {"reason": AbortReason.DIED.value, "why": DIED}
     return ended and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
 def record_late_end(connection: sa.Connection, run: ReconcileRunId, outcome: SweepOutcome) -> bool:
-    """Records what a run really did that was wrongly taken for dead: it lost its lease. False if the run's end is its
-    own."""
+    """Records what a run really did that was wrongly taken for dead: it has lost its lease. False if the stored end is
+    the run's own."""
     taken_for_dead = (
         reconcile_run.c.id == run,
         reconcile_run.c.state == "aborted",
@@ -118,17 +125,17 @@ def record_late_end(connection: sa.Connection, run: ReconcileRunId, outcome: Swe
     )
     end = {"reason": AbortReason.LEASE_LOST.value, "why": "another run has taken over"}
     changed = connection.execute(
-        reconcile_run.update().where(*taken_for_dead).values(**end, outcome=_written(outcome), ended_at=utc_now())
+        reconcile_run.update().where(*taken_for_dead).values(**end, outcome=_outcome_text(outcome), ended_at=utc_now())
     )
     return changed.rowcount == 1 and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
 def correct(connection: sa.Connection, run: ReconcileRunId, done: Done, *, settled: bool = False) -> bool:
-    """Corrects what an aborted run has done, for example a commit whose response it did not get. `settled`: nothing
-    that it left is in doubt any more."""
-    found = get(connection, run)
+    """Corrects the record of what an aborted run has done, such as a commit whose response was lost. `settled`: nothing
+    that the run left is in doubt any more. False if the run was not aborted."""
+    before = get(connection, run).outcome
     aborted = (reconcile_run.c.id == run, reconcile_run.c.state == "aborted")
-    outcome = _written(replace(found.outcome, done=done, settled=settled or found.outcome.settled))
+    outcome = _outcome_text(replace(before, done=done, settled=settled or before.settled))
     return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
 
 
@@ -157,41 +164,41 @@ def is_called_off(connection: sa.Connection) -> bool:
 
 
 def find_running(connection: sa.Connection) -> ReconcileRun | None:
-    found = _RUNS.latest(connection, _RUNS.running, runs_max=1)
-    return found[0] if found else None
+    running = _RUNS.latest(connection, _RUNS.running, runs_max=1)
+    return running[0] if running else None
 
 
 def runs_in_other_folders(connection: sa.Connection, folder: str | None) -> set[ReconcileRunId]:
-    """Runs that used another folder than this one: their files cannot be seen here."""
+    """Runs that used another folder than this one: this machine may not see their files."""
     if folder is None:
         return set()
-    found = connection.execute(sa.select(reconcile_run.c.id).where(reconcile_run.c.folder != folder))
-    return {ReconcileRunId(run) for run in found.scalars()}
+    ids = connection.execute(sa.select(reconcile_run.c.id).where(reconcile_run.c.folder != folder))
+    return {ReconcileRunId(run) for run in ids.scalars()}
 
 
 def _ended_outcomes(connection: sa.Connection) -> Iterator[SweepOutcome]:
-    """Oldest first."""
+    """The outcomes of the runs that have ended, oldest first."""
     rows = connection.execute(
         sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id)
     )
-    return map(_read, rows.scalars())
+    return map(_read_outcome, rows.scalars())
 
 
 def contents_before(connection: sa.Connection) -> dict[str, int]:
     """The references that the last complete run counted, by table uuid."""
-    found: dict[str, int] = {}
+    references: dict[str, int] = {}
     for outcome in _ended_outcomes(connection):
-        found |= outcome.tables
-    return found
+        references |= outcome.tables
+    return references
 
 
 def sequences_before(connection: sa.Connection) -> dict[str, int]:
     """The highest Iceberg sequence number that any run saw, by table uuid."""
-    found: dict[str, int] = {}
+    highest: dict[str, int] = {}
     for outcome in _ended_outcomes(connection):
         for uuid, number in outcome.sequences.items():
-            found[uuid] = max(number, found.get(uuid, number))
-    return found
+            highest[uuid] = max(number, highest.get(uuid, number))
+    return highest
 
 
 def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
@@ -200,7 +207,8 @@ def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
 
 
 def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LEFT_DAYS_MIN) -> int:
-    """Deletes all but the newest runs, but none that still has files in quarantine or an unsettled batch of entries."""
+    """Deletes all but the newest runs, and none that still has files in quarantine or an unsettled batch of entries.
+    Returns how many."""
     since = utc_now() - timedelta(days=max(left_days, _LEFT_DAYS_MIN))
     lately = sa.and_(swept_file.c.state == "left", swept_file.c.begun_at > since)
     needed = sa.exists().where(
@@ -211,14 +219,14 @@ def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LE
         ~_RUNS.running, reconcile_run.c.id.not_in(_RUNS.newest_ids(runs_max=runs_max)), ~needed, ~unsettled
     )
     old = connection.scalars(forgotten).all()
-    for some in slices(old):
-        connection.execute(swept_file.delete().where(swept_file.c.run_id.in_(some)))
-        connection.execute(dropped_batch.delete().where(dropped_batch.c.run_id.in_(some)))
-        connection.execute(reconcile_run.delete().where(reconcile_run.c.id.in_(some)))
+    for part in slices(old):
+        connection.execute(swept_file.delete().where(swept_file.c.run_id.in_(part)))
+        connection.execute(dropped_batch.delete().where(dropped_batch.c.run_id.in_(part)))
+        connection.execute(reconcile_run.delete().where(reconcile_run.c.id.in_(part)))
     return len(old)
 
 
-def _held(connection: sa.Connection, runs: Sequence[int]) -> dict[int, int]:
+def _count_held_files(connection: sa.Connection, runs: Sequence[int]) -> dict[int, int]:
     query = (
         sa.select(swept_file.c.run_id, sa.func.count().label("files"))
         .where(swept_file.c.state.in_(("held", "purging")))
@@ -228,19 +236,19 @@ def _held(connection: sa.Connection, runs: Sequence[int]) -> dict[int, int]:
 
 
 def _read_all(connection: sa.Connection, rows: Sequence[Any]) -> list[ReconcileRun]:
-    held = _held(connection, [row.id for row in rows])
-    found = {row.id: _run(row, held.get(row.id, 0)) for row in rows}
+    held = _count_held_files(connection, [row.id for row in rows])
+    runs = {row.id: _run(row, held.get(row.id, 0)) for row in rows}
     running = [row for row in rows if row.ended_at is None]
     if running:
         now, lease = utc_now(), connection.execute(sa.select(sweep_lease)).one()
         for row in running:
             if row.fence != lease.fence or lease.token is None or lease.until <= now:
-                found[row.id] = _died(found[row.id], now if lease.until is None else min(now, lease.until))
-    return list(found.values())
+                runs[row.id] = _died(runs[row.id], now if lease.until is None else min(now, lease.until))
+    return list(runs.values())
 
 
 def _died(run: ReconcileRun, at: datetime) -> ReconcileRun:
-    """How a run is shown that has no lease any more. The next run settles what it left, and stores its end."""
+    """The run as it is shown when it has lost its lease. The next run settles what it left, and stores its end."""
     return replace(run, ended_at=max(at, run.started_at), aborted=AbortReason.DIED, why=DIED)
 
 
@@ -251,7 +259,7 @@ def _run(row: Any, held: int) -> ReconcileRun:
         asked=from_row(Asked, row),
         storage=StorageKind(row.storage),
         aborted=_aborted(row.reason, row.why),
-        outcome=_read(row.outcome),
+        outcome=_read_outcome(row.outcome),
         held=held,
         actor=read_actor(row),
     )
@@ -263,21 +271,21 @@ def _aborted(reason: str | None, why: str | None) -> AbortReason | None:
     return None if reason is None else AbortReason(reason)
 
 
-def _written(outcome: SweepOutcome) -> str:
+def _outcome_text(outcome: SweepOutcome) -> str:
     return json.dumps(asdict(outcome), sort_keys=True, default=str)
 
 
-def _read(text: str) -> SweepOutcome:
-    found = json.loads(text)
+def _read_outcome(text: str) -> SweepOutcome:
+    stored = json.loads(text)
     return SweepOutcome(
         **{
-            **found,
-            "found": Counts(**found["found"]),
-            "planned": Counts(**found["planned"]),
-            "done": Done(**found["done"]),
-            "failures": tuple(found["failures"]),
-            "refusals": tuple(found.get("refusals", ())),
-            "samples": tuple(found["samples"]),
+            **stored,
+            "found": Counts(**stored["found"]),
+            "planned": Counts(**stored["planned"]),
+            "done": Done(**stored["done"]),
+            "failures": tuple(stored["failures"]),
+            "refusals": tuple(stored.get("refusals", ())),
+            "samples": tuple(stored["samples"]),
         }
     )
 

@@ -14,15 +14,15 @@ from strandline.ledger.engine import slices, utc_now
 from strandline.ledger.schema.reconcile import suspect_file
 
 
-def record(connection: sa.Connection, found: Sequence[Suspect]) -> int:
-    """Returns how many are new. A known suspect file does not change, released or not."""
-    known = {suspect.path for suspect in list_suspects(connection)}
-    new = [suspect for suspect in found if suspect.path not in known]
+def record(connection: sa.Connection, suspects: Sequence[Suspect]) -> int:
+    """Records the suspect files that are new. Returns how many. A recorded one does not change, released or not."""
+    recorded = {suspect.path for suspect in list_suspects(connection)}
+    new = [suspect for suspect in suspects if suspect.path not in recorded]
     now = utc_now()
-    for some in slices(new, 5):
+    for part in slices(new, 5):
         values = [
             {"path_hash": _hash(s.path), "path": s.path, "table_name": s.table, "entry": s.entry, "found_at": now}
-            for s in some
+            for s in part
         ]
         connection.execute(suspect_file.insert().values(values))
     return len(new)
@@ -34,7 +34,7 @@ def list_suspects(connection: sa.Connection) -> list[Suspect]:
 
 
 def release(connection: sa.Connection, path: str) -> Suspect | None:
-    """A person says that the file is an orphan file. None if it is not recorded."""
+    """Records that the file is an orphan file, as a person says. None if it is not a recorded suspect file."""
     row = connection.execute(
         suspect_file.update()
         .where(suspect_file.c.path_hash == _hash(path))
@@ -45,9 +45,9 @@ def release(connection: sa.Connection, path: str) -> Suspect | None:
 
 
 def forget(connection: sa.Connection, paths: Iterable[str]) -> None:
-    """For files that a table references again."""
-    for some in slices([_hash(path) for path in paths]):
-        connection.execute(suspect_file.delete().where(suspect_file.c.path_hash.in_(some)))
+    """Deletes the records of files that a table references again."""
+    for part in slices([_hash(path) for path in paths]):
+        connection.execute(suspect_file.delete().where(suspect_file.c.path_hash.in_(part)))
 
 
 def _hash(path: str) -> str:

@@ -7,7 +7,7 @@ from sqlalchemy.pool import NullPool
 
 from strandline.core.errors import StorageError
 from strandline.core.sites.arbiter import CellMoved, CellUnclear, StoredRecord, count_and_digest, version_of
-from strandline.ledger.postgres import parse_url, shown, without_secrets
+from strandline.ledger.postgres import parse_url, printable, without_secrets
 
 _METADATA = sa.MetaData()
 _ROW = sa.Table(
@@ -21,24 +21,24 @@ _TABLE_MADE_MEANWHILE = ("42P07", "42710", "23505")  # a table, its row type, or
 
 
 class RowCell:
-    """A connection for each call: there are few, and none of them may wait for another's."""
+    """Opens a connection for each call: there are few calls, and none may wait for another one's connection."""
 
     def __init__(self, url: str, lake: str, call_seconds_max: float) -> None:
         self._url = parse_url("postgresql+psycopg://" + url.partition("://")[2], setting="replication.arbiter")
         self._lake = lake
         milliseconds = max(1000, int(call_seconds_max * 1000))
         limits: dict[str, object] = {
-            "connect_timeout": max(2, int(call_seconds_max)),  # libpq takes 1 for 2
+            "connect_timeout": max(2, int(call_seconds_max)),  # libpq rounds 1 up to 2
             "tcp_user_timeout": milliseconds,
             # A server that acknowledges before it is durable would break every promise.
             "options": f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} -c synchronous_commit=on",
         }
-        given = {key: value for key, value in limits.items() if key not in self._url.query}
-        self._engine = sa.create_engine(self._url, poolclass=NullPool, connect_args=given, hide_parameters=True)
+        unset = {key: value for key, value in limits.items() if key not in self._url.query}
+        self._engine = sa.create_engine(self._url, poolclass=NullPool, connect_args=unset, hide_parameters=True)
 
     @property
     def place(self) -> str:
-        return shown(self._url)
+        return printable(self._url)
 
     def read(self) -> StoredRecord | None:
         try:
@@ -72,13 +72,13 @@ class RowCell:
         values = {"version": version, "body": body.decode()}
         if over is None:
             new = insert(_ROW).values(lake=self._lake, **values).on_conflict_do_nothing()
-            done = connection.execute(new.returning(_ROW.c.version)).scalar()
+            stored = connection.execute(new.returning(_ROW.c.version)).scalar()
         else:
             count, digest = count_and_digest(over)
             is_same = sa.func.encode(sa.func.sha256(sa.func.convert_to(_ROW.c.body, "UTF8")), "hex") == digest
             own = (_ROW.c.lake == self._lake, _ROW.c.version == count, is_same)
-            done = connection.execute(_ROW.update().where(*own).values(**values).returning(_ROW.c.version)).scalar()
-        if done is None:
+            stored = connection.execute(_ROW.update().where(*own).values(**values).returning(_ROW.c.version)).scalar()
+        if stored is None:
             raise CellMoved
 
     def _make_table(self) -> None:

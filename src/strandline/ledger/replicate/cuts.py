@@ -51,21 +51,21 @@ def insert(connection: sa.Connection, dataset: DatasetId, number: Seq, cut: Take
 
 
 def settled_cuts(connection: sa.Connection) -> dict[DatasetId, tuple[NumberedCut, ...]]:
-    """The cuts that are carried out, and this site's own; lowest first."""
+    """The cuts that this site has carried out, and its own; by dataset, lowest first."""
     query = sa.select(block.c.dataset_id, block.c.lo, block.c.ranges).where(
         block.c.item == ItemKind.CUT.value, block.c.state == "published"
     )
-    found: dict[DatasetId, list[NumberedCut]] = defaultdict(list)
+    by_dataset: dict[DatasetId, list[NumberedCut]] = defaultdict(list)
     for row in connection.execute(query.order_by(block.c.lo)):
         _, cut = item_ranges.read(row.ranges)
         if cut is not None:
-            found[DatasetId(row.dataset_id)].append(NumberedCut(Seq(row.lo), cut))
-    return {id: tuple(own) for id, own in found.items()}
+            by_dataset[DatasetId(row.dataset_id)].append(NumberedCut(Seq(row.lo), cut))
+    return {id: tuple(own) for id, own in by_dataset.items()}
 
 
 def left_out_term(connection: sa.Connection, dataset: DatasetId, numbers: Iterable[Seq]) -> int | None:
     """The term of one of these sequence numbers if a leader of this site was promoted by force without the rows of that
-    term. A reader that has such a number may have missed rows that are here. None: there is no such number."""
+    term. A reader that has such a number may lack rows that this site has. None: there is no such number."""
     terms = {term_of(number) for number in numbers} - {FIRST_TERM}
     if not terms:
         return None
@@ -90,17 +90,17 @@ def open_cuts(connection: sa.Connection, dataset: DatasetId) -> list[OpenCut]:
         .order_by(block.c.lo)
     )
     ranges = {r.id: r.ranges for r in connection.execute(query.with_only_columns(block.c.id, block.c.ranges))}
-    found = []
-    for one in blocks.read_blocks(connection, query):
-        _, cut = item_ranges.read(ranges[one.head.id])
-        if cut is None or not isinstance(one, Reserved):
-            raise LedgerUnreadable(f"block {one.head.rows} is a cut without its list of ranges that stay")
-        found.append(OpenCut(one, NumberedCut(one.head.rows.lo, cut)))
-    return found
+    opened = []
+    for b in blocks.read_blocks(connection, query):
+        _, cut = item_ranges.read(ranges[b.head.id])
+        if cut is None or not isinstance(b, Reserved):
+            raise LedgerUnreadable(f"block {b.head.rows} is a cut, and does not say which ranges stay")
+        opened.append(OpenCut(b, NumberedCut(b.head.rows.lo, cut)))
+    return opened
 
 
 def blocks_below(connection: sa.Connection, dataset: DatasetId, at: NumberedCut) -> Sequence[Block]:
-    """Every block that is not abandoned, lies below the cut, and is open or reaches above the new leader's seal."""
+    """Every block below the cut that is not abandoned, and is open or ends above the new leader's seal."""
     query = sa.select(block).where(
         block.c.dataset_id == dataset,
         block.c.state != "abandoned",
@@ -111,16 +111,17 @@ def blocks_below(connection: sa.Connection, dataset: DatasetId, at: NumberedCut)
 
 
 def blocks_out(connection: sa.Connection, dataset: DatasetId, at: NumberedCut) -> list[BlockHead]:
+    """The blocks that the cut cuts out."""
     return [b.head for b in blocks_below(connection, dataset, at) if at.cuts_out(b.head)]
 
 
 def fence_cut_out(connection: sa.Connection, dataset: DatasetId, at: NumberedCut) -> None:
     """Fences off the processes that apply blocks which are cut out."""
     ids = [head.id for head in blocks_out(connection, dataset, at)]
-    for some in slices(ids):
+    for part in slices(ids):
         connection.execute(
             block.update()
-            .where(block.c.id.in_(some), block.c.state == "reserved")
+            .where(block.c.id.in_(part), block.c.state == "reserved")
             .values(fence=block.c.fence + 1, changed_at=utc_now())
         )
 
@@ -160,30 +161,29 @@ class PreparedCut:
 
 
 def settle_prepared(connection: sa.Connection, prepared: Sequence[PreparedCut]) -> int:
-    """In a transaction that has the counter's lock and takes a number: settles the cuts, lowest first, and returns the
-    epoch that it has to record. Raises `WatermarkMoved` if the ledger has reached one of their epochs meanwhile:
-    another process may have published since."""
-    known = sequence.read(connection).epoch
-    for one in sorted(prepared, key=lambda p: p.at.number):
-        if known >= one.epoch:
-            why = f"{one.dataset.name}: another cut, or a resync, raised the epoch to {known}"
+    """Settles the cuts, lowest first, and returns the epoch that the caller has to record. The caller's transaction has
+    locked the counter, and takes a sequence number. Raises `WatermarkMoved` if the ledger has reached one of the cuts'
+    epochs meanwhile: another process may have published since."""
+    epoch = sequence.read(connection).epoch
+    for cut in sorted(prepared, key=lambda p: p.at.number):
+        if epoch >= cut.epoch:
+            why = f"{cut.dataset.name}: another cut, or a resync, raised the epoch to {epoch}"
             raise WatermarkMoved(why, hint="Try again.")
-        settle_in(connection, one.dataset, one.block, one.at)
-    return max([known, *(p.epoch for p in prepared)])
+        settle_in(connection, cut.dataset, cut.block, cut.at)
+    return max([epoch, *(p.epoch for p in prepared)])
 
 
 def settle(ledger: Ledger, witness: Witness, of: Dataset, reserved: Reserved, at: NumberedCut, *, epoch: int) -> bool:
-    """When rows are set aside and removed: abandons the blocks that are cut out and settles the cut, in one
-    transaction. `epoch` is what the table's was raised to. False if the cut is no longer ours. Raises `ResyncNeeded`;
-    and `WatermarkMoved` if the ledger has reached that epoch meanwhile: another process may have
-    published since."""
+    """Abandons the blocks that are cut out and settles the cut, in one transaction, after their rows were set aside and
+    removed. `epoch` is what the table's was raised to. False if the caller has lost the cut. Raises `ResyncNeeded`; and
+    `WatermarkMoved` if the ledger has reached that epoch meanwhile: another process may have published since."""
     failpoints.hit("cut.before_settle")
     with ledger.write() as connection:
         sequence.lock(connection)
         if not _is_held(connection, reserved):
             return False
         epoch = settle_prepared(connection, [PreparedCut(of, reserved, at, epoch)])
-        # A number, so that a ledger that is restored from before is behind its witness.
+        # Takes a number, so that a ledger that is restored from before this is behind its witness.
         taken, _ = sequence.take(connection, witness, 1, step="cut")
         sequence.move(connection, last=taken.hi, epoch=epoch)
     failpoints.hit("cut.after_settle")
@@ -202,13 +202,13 @@ def _is_held(connection: sa.Connection, held: Reserved) -> bool:
 
 
 def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: NumberedCut) -> None:
-    """In a transaction that has the counter's lock, takes a number, and records the epoch of the table."""
+    """As `settle`, in a transaction that has locked the counter, takes a number, and records the table's epoch."""
     out = blocks_out(connection, of.id, at)
     purges = [head.rows.lo for head in out if head.item is ItemKind.PURGE]
-    for some in slices([head.id for head in out]):
+    for part in slices([head.id for head in out]):
         connection.execute(
             block.update()
-            .where(block.c.id.in_(some), block.c.state != "abandoned")
+            .where(block.c.id.in_(part), block.c.state != "abandoned")
             .values(
                 state="abandoned",
                 reason=at.reason,
@@ -221,7 +221,7 @@ def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: Numbere
     if not blocks.change_block(
         connection, cut.head, "reserved", cut.fence, state="published", row_count=0, lease_until=None
     ):
-        raise WatermarkMoved(f"{of.name}: another process has cut {at.number}", hint="Try again.")
+        raise WatermarkMoved(f"{of.name}: another process has taken cut {at.number}", hint="Try again.")
     _restore_batch_ids(connection, of.id)
     bodies = announced_bodies.withdraw(connection, of.id, [head.batch_id for head in out])
     audit.record(
@@ -235,39 +235,39 @@ def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: Numbere
 
 @dataclass(frozen=True, slots=True)
 class PurgeGivenUp:
-    """A purge that the new leader does not know. The new leader still has the rows that it deleted here."""
+    """A purge that the new leader does not know. The new leader still has the rows that the purge deleted here."""
 
     dataset: Dataset
     number: Seq
     ranges: tuple[SeqRange, ...]
 
 
-def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list[PurgeGivenUp]:
+def purges_given_up(connection: sa.Connection, datasets: Sequence[Dataset]) -> list[PurgeGivenUp]:
     """The purges that were given up and that no later purge covers; lowest first."""
-    named = {d.id: d for d in known}
+    named = {d.id: d for d in datasets}
     is_purge = block.c.item == ItemKind.PURGE.value
     query = sa.select(block.c.dataset_id, block.c.lo, block.c.ranges)
-    # A literal, so that SQLite finds the partial index.
-    gone = query.where(block.c.state == sa.literal_column("'abandoned'"), block.c.reason.startswith(REASON_PREFIX))
-    rows = [r for r in connection.execute(gone.where(is_purge).order_by(block.c.lo)) if r.dataset_id in named]
+    # A literal, so that SQLite uses the partial index.
+    cut_out = query.where(block.c.state == sa.literal_column("'abandoned'"), block.c.reason.startswith(REASON_PREFIX))
+    rows = [r for r in connection.execute(cut_out.where(is_purge).order_by(block.c.lo)) if r.dataset_id in named]
     if not rows:
         return []
     later_ones = (is_purge, block.c.state == "published", block.c.lo > rows[0].lo, purge_items.covers_earlier_purges())
     done = connection.execute(query.where(*later_ones)).all()
-    found = []
+    uncovered = []
     for row in rows:
         later = [d for d in done if d.dataset_id == row.dataset_id and d.lo > row.lo]
-        # From the first to the last row of each: it does not name rows between them that the new leader lacks.
+        # From the first to the last row of each: its ranges do not name rows in between that the new leader lacks.
         covered = [span_of(deleted) for d in later if (deleted := item_ranges.read(d.ranges)[0])]
         ranges, _ = item_ranges.read(row.ranges)
         if subtract(ranges, covered):
-            found.append(PurgeGivenUp(named[DatasetId(row.dataset_id)], Seq(row.lo), ranges))
-    return found
+            uncovered.append(PurgeGivenUp(named[DatasetId(row.dataset_id)], Seq(row.lo), ranges))
+    return uncovered
 
 
 @dataclass(frozen=True, slots=True)
 class CutFolder:
-    """A folder of rows, or of bodies, that this site acknowledged and the leader has not."""
+    """A folder of rows, or of bodies, that this site acknowledged and the leader lacks."""
 
     dataset: str
     number: Seq | None  # of the cut; None: bodies of a receiver, which no cut knows
@@ -280,7 +280,7 @@ class CutFolder:
 def record_cut_folder(
     connection: sa.Connection, of: Dataset, *, number: Seq | None, place: str, rows: int | None, files: int
 ) -> None:
-    """Before the rows are removed."""
+    """Records the folder, before the rows are removed from the table."""
     connection.execute(
         set_aside.insert().values(
             dataset_id=of.id, number=number, place=place, row_count=rows, files=files, at=utc_now()

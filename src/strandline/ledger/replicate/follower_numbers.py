@@ -31,8 +31,8 @@ def take_free_number(connection: sa.Connection) -> int | None:
 
 
 def _check_numbers_known(connection: sa.Connection) -> None:
-    """After the ledger was lost, the tables name the followers, but not their numbers: each follower reports its
-    own."""
+    """Raises RefusedError if the number of a follower is unknown. After the ledger was lost, the tables name the
+    followers, but not their numbers: each follower reports its own."""
     silent = sa.or_(follower.c.token_id.is_(None), follower.c.told_at.is_(None))
     unknown = (follower.c.site_number.is_(None), follower.c.datasets.is_(None), silent)
     name = connection.execute(sa.select(follower.c.name).where(follower.c.removed_at.is_(None), *unknown)).scalar()

@@ -36,16 +36,16 @@ class ShardLag:
 
 
 def read_lags(connection: sa.Connection) -> list[ShardLag]:
-    """The lag of all followers, by follower, dataset and shard. `connection` must be one of `read_at_once`."""
-    known = followers.list_followers(connection)
-    if not known:
+    """The lag of all followers, by follower, dataset and shard. `connection` must be one of `read_consistent`."""
+    registered = followers.list_followers(connection)
+    if not registered:
         return []
     own = followers.term(connection)
     marks = {(r.follower_id, r.shard): r for r in connection.execute(_LAGS, {"term": own})}
     seals = {(r.follower_id, r.dataset_id): r for r in connection.execute(sa.select(follower_seal))}
     live = datasets.list_datasets(connection)
-    found = []
-    for one in known:
+    lags = []
+    for one in registered:
         for d in live:
             if not one.follows(d.uuid):
                 continue
@@ -54,8 +54,8 @@ def read_lags(connection: sa.Connection) -> list[ShardLag]:
             held = None if row is None else row.held_since
             dropped = None if row is None else seq_or_none(row.dropped_upto)
             for shard in shard_ids(d.first_shard, d.shards):
-                found.append(_lag(one, d.name, shard, (seal, held, dropped), marks.get((one.id, shard))))
-    return found
+                lags.append(_lag(one, d.name, shard, (seal, held, dropped), marks.get((one.id, shard))))
+    return lags
 
 
 _OfDataset = tuple[Seq | None, datetime | None, Seq | None]  # seal, held since, dropped up to

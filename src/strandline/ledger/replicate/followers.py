@@ -1,7 +1,7 @@
 """The followers of a leader, and the progress of each of them.
 
-A follower has everything up to its seal: retention, the reconciler and waiting sinks use it. What it has applied of a
-shard may lie above. Recovery uses that, because no block that a follower has passed may come back. Only reports of the
+A follower has everything up to its seal, which retention, the reconciler and waiting sinks use. It may have applied
+more of a shard. Recovery uses that, because no block that a follower has passed may come back. Only reports of the
 leader's own term count.
 """
 
@@ -48,7 +48,7 @@ class RegisteredFollower:
     instance: str | None = None  # of its site; None: it has not reported yet
     waited_for: bool = False
     member: bool = False  # the arbiter's record names it: it may be promoted
-    leaving: bool = False  # a person removes it
+    leaving: bool = False  # a person is removing it
 
     @property
     def title(self) -> str:
@@ -78,12 +78,11 @@ def _follower(connection: sa.Connection, row: Any) -> RegisteredFollower:
 
 
 def _with_namesakes(connection: sa.Connection, chosen: Sequence[str]) -> tuple[DatasetUuid, ...]:
-    """The chosen datasets, and those that were created again under their names after a drop. The follower's token
-    contains the names, so it gets those, too, and retention has to wait for it."""
+    """The chosen datasets, and those that were created again under their names after a drop. The follower's token names
+    them, so the follower gets those, too, and retention has to wait for it."""
     names = sa.select(dataset.c.name).where(dataset.c.uuid.in_(chosen))
     again = sa.select(dataset.c.uuid).where(dataset.c.dropped_at.is_(None), dataset.c.name.in_(names))
-    found = {*chosen, *connection.execute(again).scalars()}
-    return tuple(map(DatasetUuid, sorted(found)))
+    return tuple(map(DatasetUuid, sorted({*chosen, *connection.execute(again).scalars()})))
 
 
 def term(connection: sa.Connection) -> int:
@@ -97,8 +96,8 @@ def check_name(name: str) -> str:
 
 
 def add(connection: sa.Connection, new: NewFollower) -> RegisteredFollower:
-    """Locks the datasets that it follows, as a new sink does: a retention run that does not
-    see the new follower has finished, or fails."""
+    """Adds a follower, or gives its token to one that was forgotten. Locks the datasets that it follows, as for a new
+    sink: a run of retention that does not see the new follower has finished, or will fail."""
     check_name(new.name)
     if (new.on_lag is OnLag.DROP) != (new.drop_after is not None):
         raise UsageError(
@@ -113,24 +112,24 @@ def add(connection: sa.Connection, new: NewFollower) -> RegisteredFollower:
         "drop_after_seconds": None if new.drop_after is None else int(new.drop_after.total_seconds()),
     }
     own = (follower.c.name == new.name, follower.c.removed_at.is_(None), follower.c.token_id.is_(None))
-    made = connection.execute(follower.update().where(*own).values(**chosen).returning(follower)).one_or_none()
-    if made is None:
+    row = connection.execute(follower.update().where(*own).values(**chosen).returning(follower)).one_or_none()
+    if row is None:
         number = follower_numbers.take_free_number(connection) if new.datasets is None else None
-        made = _insert(connection, new.name, chosen | {"site_number": number})
-    if made is None:
+        row = _insert(connection, new.name, chosen | {"site_number": number})
+    if row is None:
         raise _taken(new.name)
-    return _follower(connection, made)
+    return _follower(connection, row)
 
 
 def _lock_followed(connection: sa.Connection, only: Collection[DatasetUuid] | None) -> None:
-    for known in sorted(dataset_records.list_datasets(connection), key=lambda d: d.id):
-        if only is None or known.uuid in only:
-            floors.lock(connection, known.id)
+    for d in sorted(dataset_records.list_datasets(connection), key=lambda d: d.id):
+        if only is None or d.uuid in only:
+            floors.lock(connection, d.id)
 
 
 def add_forgotten(connection: sa.Connection, name: str) -> bool:
-    """Adds a follower that tables record and the ledger does not have. Retention keeps what it lacks until a person
-    adds it again, which gives it a token, or removes it. False if the ledger has it."""
+    """Adds a follower that tables name and the ledger does not have. Retention keeps the rows that it lacks until a
+    person adds it again, which gives it a token, or removes it. False if the ledger has it."""
     nothing = {"token_id": None, "datasets": None, "on_lag": OnLag.HOLD.value, "drop_after_seconds": None}
     return _insert(connection, name, nothing) is not None
 
@@ -161,8 +160,8 @@ def list_followers(connection: sa.Connection) -> list[RegisteredFollower]:
 
 def get(connection: sa.Connection, name: str) -> RegisteredFollower:
     if (row := connection.execute(_LIVE.where(follower.c.name == name)).one_or_none()) is None:
-        known = ", ".join(f.name for f in list_followers(connection)) or "none yet"
-        raise NoSuchFollower(f"there is no follower {name}", hint=f"Followers here: {known}.")
+        names = ", ".join(f.name for f in list_followers(connection)) or "none yet"
+        raise NoSuchFollower(f"there is no follower {name}", hint=f"Followers here: {names}.")
     return _follower(connection, row)
 
 
@@ -174,8 +173,8 @@ def of_token(connection: sa.Connection, owner: TokenId) -> RegisteredFollower | 
 
 def list_tokens_of_removed(connection: sa.Connection, name: str) -> list[TokenId]:
     """The first tokens of removed followers that had the name."""
-    gone = (follower.c.name == name, follower.c.removed_at.is_not(None), follower.c.token_id.is_not(None))
-    return [TokenId(n) for n in connection.execute(sa.select(follower.c.token_id).where(*gone)).scalars()]
+    removed = (follower.c.name == name, follower.c.removed_at.is_not(None), follower.c.token_id.is_not(None))
+    return [TokenId(n) for n in connection.execute(sa.select(follower.c.token_id).where(*removed)).scalars()]
 
 
 def of_dataset(connection: sa.Connection, of: Dataset) -> list[RegisteredFollower]:
@@ -184,23 +183,23 @@ def of_dataset(connection: sa.Connection, of: Dataset) -> list[RegisteredFollowe
 
 def of_name(connection: sa.Connection, name: str) -> list[RegisteredFollower]:
     """The followers that will follow a dataset of this name when it is created."""
-    had = set(connection.execute(sa.select(dataset.c.uuid).where(dataset.c.name == name)).scalars())
-    return [f for f in list_followers(connection) if f.datasets is None or had.intersection(f.datasets)]
+    uuids = set(connection.execute(sa.select(dataset.c.uuid).where(dataset.c.name == name)).scalars())
+    return [f for f in list_followers(connection) if f.datasets is None or uuids.intersection(f.datasets)]
 
 
 def begin_removal(connection: sa.Connection, name: str) -> None:
-    """From now on the follower cannot become a member. Until it is removed, retention keeps rows for it as before."""
+    """Keeps the follower from becoming a member. Until it is removed, retention keeps rows for it as before."""
     connection.execute(follower.update().where(follower.c.id == get(connection, name).id).values(leaving=True))
 
 
-def remove(connection: sa.Connection, found: RegisteredFollower) -> None:
-    """From now on retention keeps nothing for the follower. The rows at its site stay."""
-    connection.execute(follower.update().where(follower.c.id == found.id).values(_removed()))
+def remove(connection: sa.Connection, of: RegisteredFollower) -> None:
+    """Removes the follower: from now on retention keeps nothing for it. The rows at its site stay."""
+    connection.execute(follower.update().where(follower.c.id == of.id).values(_removed()))
 
 
 def remove_all(connection: sa.Connection) -> None:
-    """When this site no longer leads: its followers follow another site, and retention keeps nothing for them here.
-    Their tokens stay valid, so that this site can answer them who leads."""
+    """Removes all followers of a site that no longer leads: they follow another site, and retention keeps nothing for
+    them here. Their tokens stay valid, so that this site can tell them who leads."""
     connection.execute(follower.update().where(follower.c.removed_at.is_(None)).values(_removed()))
 
 
@@ -222,74 +221,74 @@ class Acknowledgement:
     number: int | None = None  # of the site; None: it has none
 
 
-def acknowledge(connection: sa.Connection, found: RegisteredFollower, report: Acknowledgement) -> RegisteredFollower:
+def acknowledge(connection: sa.Connection, record: RegisteredFollower, report: Acknowledgement) -> RegisteredFollower:
     """Records the follower's progress, forward only, and returns the follower. A site that was created again starts
     from the beginning. Datasets and shards that it does not follow are ignored. Raises TermPassed if the report is of
-    another term, and RefusedError for sequence numbers that were never taken, and for a site that another one has
-    replaced."""
+    another term, and RefusedError for sequence numbers that were never taken, and for a site in whose place another one
+    follows."""
     own, last = term(connection), sequence.read(connection).last
     if report.term != own:
         raise TermPassed(
-            f"follower {found.name} reported for term {report.term}, and this site is in term {own}",
+            f"follower {record.name} reported for term {report.term}, and this site is in term {own}",
             hint="The follower asks again, and then reports its progress in that term.",
         )
     if (highest := max([0, *map(int, report.seals.values()), *map(int, report.marks.values())])) > last:
         raise RefusedError(
-            f"follower {found.name} reports sequence number {highest}, and none above {last} was ever taken here",
-            hint="If this ledger was restored, `strandline recover` resyncs it. Else it follows another lake.",
+            f"follower {record.name} reports sequence number {highest}, and none above {last} was ever taken here",
+            hint="If this ledger was restored, `strandline recover` resyncs it. Otherwise it follows another lake.",
         )
-    found = _as_instance(connection, found, report.instance)
+    record = _as_instance(connection, record, report.instance)
     now = utc_now()
-    known = [d for d in dataset_records.list_datasets(connection) if found.follows(d.uuid)]
-    for d in known:
+    followed = [d for d in dataset_records.list_datasets(connection) if record.follows(d.uuid)]
+    for d in followed:
         if (seal := report.seals.get(d.uuid)) is not None:
-            _raise(connection, follower_seal, {"follower_id": found.id, "dataset_id": d.id}, "seal", seal, own, now)
+            _raise(connection, follower_seal, {"follower_id": record.id, "dataset_id": d.id}, "seal", seal, own, now)
         for shard, mark in report.marks.items():
             if d.first_shard <= shard < d.first_shard + d.shards:
-                key = {"follower_id": found.id, "shard": shard}
+                key = {"follower_id": record.id, "shard": shard}
                 _raise(connection, follower_mark, key, "mark", mark, own, now, dataset_id=d.id)
-    if report.number is not None and report.number != found.site_number:
-        follower_numbers.set_own_number(connection, found.id, report.number)
-    connection.execute(follower.update().where(follower.c.id == found.id).values(told_at=now, term=own))
-    return found
+    if report.number is not None and report.number != record.site_number:
+        follower_numbers.set_own_number(connection, record.id, report.number)
+    connection.execute(follower.update().where(follower.c.id == record.id).values(told_at=now, term=own))
+    return record
 
 
-def _as_instance(connection: sa.Connection, found: RegisteredFollower, instance: str) -> RegisteredFollower:
-    if found.instance == instance:
-        return found
-    live = (follower.c.id == found.id, follower.c.removed_at.is_(None))
-    if found.instance is None:
+def _as_instance(connection: sa.Connection, record: RegisteredFollower, instance: str) -> RegisteredFollower:
+    if record.instance == instance:
+        return record
+    live = (follower.c.id == record.id, follower.c.removed_at.is_(None))
+    if record.instance is None:
         first = follower.update().where(*live, follower.c.instance.is_(None)).values(instance=instance)
         if connection.execute(first).rowcount == 1:
-            return replace(found, instance=instance)
-        raise _changed(found)
-    before = sa.select(follower.c.id).where(follower.c.token_id == found.token, follower.c.instance == instance)
+            return replace(record, instance=instance)
+        raise _changed(record)
+    before = sa.select(follower.c.id).where(follower.c.token_id == record.token, follower.c.instance == instance)
     if connection.execute(before).first() is not None:
         raise RefusedError(
-            f"another site follows as {found.name} since: it was made with the same token",
+            f"another site follows as {record.name} by now: it was created with the same token",
             hint="`strandline follower add NAME` at the leader gives each site a token of its own.",
         )
-    return _begin_anew(connection, found, instance)
+    return _begin_anew(connection, record, instance)
 
 
-def _begin_anew(connection: sa.Connection, found: RegisteredFollower, instance: str) -> RegisteredFollower:
-    """The site was created again, with the token and the number of its predecessor, and may have no rows. It replaces
-    that follower: it has reported nothing, is no member, and retention keeps everything for it."""
-    _lock_followed(connection, found.datasets)
-    live = (follower.c.id == found.id, follower.c.removed_at.is_(None))
+def _begin_anew(connection: sa.Connection, record: RegisteredFollower, instance: str) -> RegisteredFollower:
+    """Replaces the follower by one of the same name, token and number: its site was created again, and may have no
+    rows. The new one has reported nothing, is no member, and retention keeps everything for it."""
+    _lock_followed(connection, record.datasets)
+    live = (follower.c.id == record.id, follower.c.removed_at.is_(None))
     row = connection.execute(follower.update().where(*live).values(_removed()).returning(follower)).one_or_none()
     if row is None:
-        raise _changed(found)
+        raise _changed(record)
     same = ("token_id", "datasets", "on_lag", "drop_after_seconds", "site_number", "leaving")
-    made = _insert(connection, found.name, {column: row._mapping[column] for column in same} | {"instance": instance})
-    if made is None:
-        raise _changed(found)
-    audit.record(connection, Event.FOLLOWER_BEGAN_ANEW, follower=found.name, site_number=found.site_number)
-    return _follower(connection, made)
+    new = _insert(connection, record.name, {column: row._mapping[column] for column in same} | {"instance": instance})
+    if new is None:
+        raise _changed(record)
+    audit.record(connection, Event.FOLLOWER_BEGAN_ANEW, follower=record.name, site_number=record.site_number)
+    return _follower(connection, new)
 
 
-def _changed(found: RegisteredFollower) -> RefusedError:
-    return RefusedError(f"follower {found.name} was changed at the leader just now", hint="It tries again.")
+def _changed(record: RegisteredFollower) -> RefusedError:
+    return RefusedError(f"follower {record.name} was changed at the leader just now", hint="The follower tries again.")
 
 
 def _raise(
@@ -302,7 +301,7 @@ def _raise(
     now: datetime,
     **fixed: object,
 ) -> None:
-    """In a new term the number starts anew; within a term a lower one is ignored."""
+    """Stores the sequence number, unless the stored one is of the same term and higher."""
     new = insert_into(connection, table).values(**key, **fixed, **{column: value, "term": own, "told_at": now})
     old = table.c[column]
     is_higher = sa.or_(table.c.term < new.excluded.term, old < new.excluded[column])
@@ -325,17 +324,17 @@ def list_progress(connection: sa.Connection, of: Dataset) -> list[FollowerProgre
     own = term(connection)
     rows = connection.execute(sa.select(follower_seal).where(follower_seal.c.dataset_id == of.id))
     reported = {r.follower_id: r for r in rows}
-    found = []
+    progress = []
     for one in of_dataset(connection, of):
         row = reported.get(one.id)
         seal = None if row is None or row.term != own else seq_or_none(row.seal or None)
         held, dropped = (None, None) if row is None else (row.held_since, seq_or_none(row.dropped_upto))
-        found.append(FollowerProgress(one, seal, held, dropped))
-    return found
+        progress.append(FollowerProgress(one, seal, held, dropped))
+    return progress
 
 
 def watermarks_by_title(connection: sa.Connection, of: Dataset) -> dict[str, Seq | None]:
-    """Up to where each follower certainly has every row."""
+    """Up to where each follower certainly has every row, by title."""
     return {p.follower.title: p.number for p in list_progress(connection, of)}
 
 
@@ -348,24 +347,23 @@ def highest_applied(connection: sa.Connection, of: DatasetId) -> Seq | None:
         ),
         sa.select(follower_mark.c.mark).where(follower_mark.c.dataset_id == of, follower_mark.c.follower_id.in_(live)),
     ).subquery()
-    found = connection.execute(sa.select(sa.func.max(passed.c.mark))).scalar()
-    return seq_or_none(found or None)
+    return seq_or_none(connection.execute(sa.select(sa.func.max(passed.c.mark))).scalar() or None)
 
 
 def sealed_by_all(connection: sa.Connection) -> dict[DatasetId, Seq | None]:
-    """Up to where all followers of a dataset have everything, by dataset that has followers; None if one of them may
-    lack the very first row. Reports of another term do not count."""
+    """For each dataset with followers, up to where all of them have everything; None if one of them may lack the very
+    first row. Reports of another term do not count."""
     live = list_followers(connection)
     if not live:
         return {}
     rows = connection.execute(sa.select(follower_seal).where(follower_seal.c.term == term(connection)))
     reported = {(r.follower_id, r.dataset_id): int(r.seal) for r in rows}
-    found: dict[DatasetId, Seq | None] = {}
+    lowest: dict[DatasetId, Seq | None] = {}
     for d in dataset_records.list_datasets(connection):
         seals = [reported.get((f.id, d.id), 0) for f in live if f.follows(d.uuid)]
         if seals:
-            found[d.id] = seq_or_none(min(seals) or None)
-    return found
+            lowest[d.id] = seq_or_none(min(seals) or None)
+    return lowest
 
 
 def keep_holds(
@@ -379,8 +377,8 @@ def keep_holds(
     for id in new:
         _change_seal(connection, of, id, held_since=now)
     if over:
-        gone = (follower_seal.c.dataset_id == of, follower_seal.c.follower_id.in_(over))
-        connection.execute(follower_seal.update().where(*gone).values(held_since=None))
+        no_longer = (follower_seal.c.dataset_id == of, follower_seal.c.follower_id.in_(over))
+        connection.execute(follower_seal.update().where(*no_longer).values(held_since=None))
     return new, over
 
 
@@ -390,10 +388,8 @@ def drop_for(connection: sa.Connection, of: DatasetId, id: FollowerId, upto: Seq
     _change_seal(connection, of, id, is_higher, dropped_upto=upto)
 
 
-def _change_seal(
-    connection: sa.Connection, of: DatasetId, id: FollowerId, where: Any = None, **values: object
-) -> None:
-    """Stores the values beside the follower's seal of the dataset, which may not be known yet."""
+def _change_seal(connection: sa.Connection, of: DatasetId, id: FollowerId, where: Any = None, **values: object) -> None:
+    """Stores the values beside the follower's seal of the dataset, which it may not have reported yet."""
     new = {"seal": 0, "term": term(connection), "told_at": utc_now()}
     put = insert_into(connection, follower_seal).values(follower_id=id, dataset_id=of, **new, **values)
     key = ["follower_id", "dataset_id"]

@@ -1,8 +1,8 @@
-"""What a follower has recorded of its leader: up to where, which items are still to be applied, and how much of each
-shard is applied.
+"""What a follower has recorded of its leader: up to where it has the items, which of them are still to be applied, and
+up to where each shard is applied.
 
 Each item is an open block with the leader's sequence numbers. Recording an offer is one transaction, under the
-counter's lock and with the witness raised before it commits: a ledger that is restored from before is noticed.
+counter's lock and with the witness raised before it commits: a ledger that is restored from before that is noticed.
 """
 
 from __future__ import annotations
@@ -117,11 +117,11 @@ def leave(connection: sa.Connection, of: Followed) -> None:
 
 
 def list_followed(connection: sa.Connection) -> list[Followed]:
-    known = {d.id: d for d in datasets.list_datasets(connection)}
+    live = {d.id: d for d in datasets.list_datasets(connection)}
     rows = connection.execute(sa.select(followed_dataset).order_by(followed_dataset.c.dataset_id))
     return [
         Followed(
-            known[DatasetId(r.dataset_id)],
+            live[DatasetId(r.dataset_id)],
             Seq(r.bound),
             None if r.witnessed is None else Seq(r.witnessed),
             None if r.leader_seal is None else Seq(r.leader_seal),
@@ -129,35 +129,35 @@ def list_followed(connection: sa.Connection) -> list[Followed]:
             r.term,
         )
         for r in rows
-        if r.dataset_id in known
+        if r.dataset_id in live
     ]
 
 
 def fall_behind(connection: sa.Connection, id: DatasetId, witnessed: Seq) -> None:
-    """Records that the ledger lacks some of what the dataset's table may have: the dataset has no seal until it has all
-    of that again."""
-    known = connection.execute(
+    """Records that the dataset's table may have items that the ledger lacks: the dataset has no seal until all of them
+    are recorded and applied again."""
+    before = connection.execute(
         sa.select(followed_dataset.c.witnessed).where(followed_dataset.c.dataset_id == id)
     ).scalar()
     upsert(
         connection,
         followed_dataset,
         {"dataset_id": id},
-        witnessed=max(witnessed, known or 0),
+        witnessed=max(witnessed, before or 0),
         bound=_bound(connection, id) or 0,
     )
 
 
 def catch_up(connection: sa.Connection, id: DatasetId, upto: Seq, *, epoch: int) -> bool:
-    """Restores the dataset's seal once everything up to `upto` is applied: what the site and its leader had when the
-    leader was asked, in this epoch of the ledger. False if the dataset is still behind, or was not."""
-    found = connection.execute(sa.select(followed_dataset).where(followed_dataset.c.dataset_id == id)).one()
-    if found.witnessed is None or found.bound < upto or sequence.read(connection).epoch != epoch:
+    """Gives the dataset its seal back if everything up to `upto` is applied: all that the site and its leader had when
+    the leader was asked, in this epoch of the ledger. False if the dataset is still behind, or was not."""
+    row = connection.execute(sa.select(followed_dataset).where(followed_dataset.c.dataset_id == id)).one()
+    if row.witnessed is None or row.bound < upto or sequence.read(connection).epoch != epoch:
         return False
     if any(b.head.rows.lo <= upto for b in blocks.open_blocks(connection, id)):
         return False
-    values = {"witnessed": None, "leader_seal": max(int(upto), found.leader_seal or 0) or None}
-    if found.bound < found.witnessed and found.bound < (found.leader_seal or 0):
+    values = {"witnessed": None, "leader_seal": max(int(upto), row.leader_seal or 0) or None}
+    if row.bound < row.witnessed and row.bound < (row.leader_seal or 0):
         return False  # according to an offer that was recorded meanwhile, the leader has more
     connection.execute(followed_dataset.update().where(followed_dataset.c.dataset_id == id).values(**values))
     return True
@@ -170,7 +170,7 @@ def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[Da
     """Records the items of each offer that begins at its dataset's bound. Returns the datasets of these offers: a late
     or repeated one changes nothing. A cut in it moves the dataset to the term of that cut, settles nothing, and fences
     off processes that still apply what it cuts out. Raises `ResyncNeeded`, `WatermarkMoved` for an offer of another
-    lake, and `TermPassed` for one of a term that is over, RefusedError at a site that leads, or is about to."""
+    lake, `TermPassed` for one of a term that is over, and RefusedError at a site that leads, or is about to."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         sites.check_follows(connection)
@@ -179,14 +179,14 @@ def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[Da
                 f"the leader offers items of lake {wrong.lake}; this site follows {counter.lake}",
                 hint="Nothing was recorded. `strandline replication status` shows both sites.",
             )
-        known = {f.dataset.uuid: f for f in list_followed(connection)}
+        by_id = {f.dataset.uuid: f for f in list_followed(connection)}
         for o in offers:
-            if o.dataset.id in known:
-                check_term(known[o.dataset.id], o.term)
+            if o.dataset.id in by_id:
+                check_term(by_id[o.dataset.id], o.term)
         new = [
-            (known[o.dataset.id], o) for o in offers if o.dataset.id in known and known[o.dataset.id].bound == o.after
+            (by_id[o.dataset.id], o) for o in offers if o.dataset.id in by_id and by_id[o.dataset.id].bound == o.after
         ]
-        # Even if the counter is past them: a ledger that is restored from before must be behind its witness.
+        # Moved even if the counter is past the items: a ledger that is restored from before must be behind its witness.
         last = max([counter.last + 1, *(int(o.upto) for _, o in new)])
         if any(o.items for _, o in new):
             failpoints.hit("record.before_witness")
@@ -254,19 +254,19 @@ def _batch_ids(connection: sa.Connection, of: Dataset, items: Sequence[Item]) ->
     abandons it; then the new block gets the batch id."""
     wanted = [i.batch_id for i in items if i.batch_id is not None]
     query = sa.select(block).where(block.c.dataset_id == of.id, block.c.state != "abandoned")
-    rows = slices(wanted)
-    live = [b.head for some in rows for b in blocks.read_blocks(connection, query.where(block.c.batch_id.in_(some)))]
+    parts = slices(wanted)
+    live = [b.head for part in parts for b in blocks.read_blocks(connection, query.where(block.c.batch_id.in_(part)))]
     holders = {head.batch_id: head for head in live}
     recorded = [c.at for c in cuts.open_cuts(connection, of.id)] if holders else []
     recorded += [NumberedCut(i.lo, i.cut) for i in items if i.cut is not None]
-    found = {}
+    ids = {}
     for item in items:
         holder = None if item.batch_id is None else holders.get(item.batch_id)
         if item.batch_id is None or (holder is not None and not any(at.cuts_out(holder) for at in recorded)):
-            found[item.lo] = f"{item.kind.value}-{item.lo}-{item.hi}"
+            ids[item.lo] = f"{item.kind.value}-{item.lo}-{item.hi}"
         else:
-            found[item.lo] = item.batch_id if holder is None else cuts.id_after_cut(item.batch_id)
-    return found
+            ids[item.lo] = item.batch_id if holder is None else cuts.id_after_cut(item.batch_id)
+    return ids
 
 
 def _bound(connection: sa.Connection, id: DatasetId) -> int | None:
@@ -303,14 +303,14 @@ def open_items(connection: sa.Connection) -> list[OpenItem]:
     ]
 
 
-def take(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved | None:
+def take(ledger: Ledger, item: Reserved, *, lease_seconds: float) -> Reserved | None:
     """Takes an item, with a fence of the ledger's present epoch. None if another process has it."""
     above = first_fence(ledger.query(sequence.read).epoch)
-    return blocks.take_over(ledger, found, lease_seconds=lease_seconds, above=above)
+    return blocks.take_over(ledger, item, lease_seconds=lease_seconds, above=above)
 
 
 def release_item(ledger: Ledger, reserved: Reserved) -> bool:
-    """Lets any process take the item at once, instead of after the lease. False if it is no longer ours."""
+    """Lets any process take the item at once, instead of after the lease. False if the caller has lost it."""
     return ledger.change(blocks.change_block, reserved.head, "reserved", reserved.fence, lease_until=utc_now())
 
 
@@ -334,7 +334,7 @@ def open_again(connection: sa.Connection, epoch: int) -> int:
 
 def settle_without_rows(ledger: Ledger, witness: Witness, reserved: Reserved, *, row_count: int) -> bool:
     """Settles an item for which nothing is staged: a purge, or a segment whose rows are in the table or deleted. False
-    if the item is no longer ours. As at the commit point of a batch, the witness is checked under the counter's
+    if the caller has lost the item. As at the commit point of a batch, the witness is checked under the counter's
     lock."""
     failpoints.hit("follow.before_settle")
     with ledger.write() as connection:
@@ -352,12 +352,12 @@ def applied_upto(connection: sa.Connection, followed: Sequence[Dataset]) -> dict
     """Up to where each shard is applied; purges and cuts are in every shard. 0: nothing is."""
     shards_max = max((d.shards for d in followed), default=0)
     ids = {d.id for d in followed}
-    found = connection.execute(_applied_upto(shards_max)) if followed else ()
-    return {ShardId(r.shard): Seq(r.mark or 0) for r in found if r.dataset_id in ids}
+    rows = connection.execute(_applied_upto(shards_max)) if followed else ()
+    return {ShardId(r.shard): Seq(r.mark or 0) for r in rows if r.dataset_id in ids}
 
 
 def _applied_upto(shards_max: int) -> sa.Select[Any]:
-    """The formula of the seal, over the items of each shard."""
+    """The query: the formula of the seal, over the items of each shard."""
     count = sa.select(sa.literal(0, sa.BigInteger).label("n")).cte("count", recursive=True)
     count = count.union_all(sa.select(count.c.n + 1).where(count.c.n + 1 < shards_max))
     shards = (
@@ -392,5 +392,5 @@ def _applied_upto(shards_max: int) -> sa.Select[Any]:
 
 def seals(connection: sa.Connection, followed: Sequence[Dataset]) -> Mapping[DatasetUuid, Seq]:
     """The seals of the datasets that have one."""
-    found = {d.uuid: blocks.sealed(connection, d.id) for d in followed}
-    return {id: seal for id, seal in found.items() if seal is not None}
+    sealed = {d.uuid: blocks.sealed(connection, d.id) for d in followed}
+    return {id: seal for id, seal in sealed.items() if seal is not None}

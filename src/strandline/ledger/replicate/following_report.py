@@ -30,23 +30,23 @@ class FollowedShard:
 
 
 def read_followed(connection: sa.Connection) -> list[FollowedShard]:
-    """All followed shards, by dataset and shard. `connection` must be one of `read_at_once`."""
-    known = following.list_followed(connection)
-    if not known:
+    """All followed shards, by dataset and shard. `connection` must be one of `read_consistent`."""
+    followed = following.list_followed(connection)
+    if not followed:
         return []
-    marks = following.applied_upto(connection, [f.dataset for f in known])
+    marks = following.applied_upto(connection, [f.dataset for f in followed])
     seals = {DatasetId(r.dataset_id): seq_or_none(r.seal) for r in connection.execute(_SEALS)}
     opened: dict[int, list[Any]] = {}
     for row in connection.execute(_OPEN):
         opened.setdefault(row.dataset_id, []).append(row)
-    found = []
-    for f in sorted(known, key=lambda f: f.dataset.name):
+    shards = []
+    for f in sorted(followed, key=lambda f: f.dataset.name):
         id = f.dataset.id
         for shard in shard_ids(f.dataset.first_shard, f.dataset.shards):
             # Purges and cuts have no shard: they are in all.
             own = [r for r in opened.get(id, ()) if r.shard in (shard, None)]
-            found.append(_shard(f, shard, marks[shard], seals.get(id), own))
-    return found
+            shards.append(_shard(f, shard, marks[shard], seals.get(id), own))
+    return shards
 
 
 def count_open(connection: sa.Connection) -> dict[DatasetId, int]:

@@ -75,13 +75,13 @@ def note(ledger: Ledger, before: LeaderContact, after: LeaderContact) -> LeaderC
     return after
 
 
-def _store(connection: sa.Connection, found: LeaderContact) -> None:
-    failed = found.failure
+def _store(connection: sa.Connection, contact: LeaderContact) -> None:
+    failed = contact.failure
     upsert(
         connection,
         leader_contact,
         {"id": 1},
-        answered_at=found.answered_at,
+        answered_at=contact.answered_at,
         failing_since=None if failed is None else failed.since,
         failed_step=None if failed is None else failed.step.value,
         error=None if failed is None else failed.error,
@@ -90,5 +90,5 @@ def _store(connection: sa.Connection, found: LeaderContact) -> None:
 
 
 def forget(connection: sa.Connection) -> None:
-    """For a site that gets another leader."""
+    """Clears the stored outcome, for a site that gets another leader."""
     _store(connection, LeaderContact())

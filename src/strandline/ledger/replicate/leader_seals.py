@@ -28,5 +28,5 @@ def note(
         higher = sa.case((sa.func.coalesce(column, 0) < (seal or 0), seal), else_=column)
         values = {"leader_seal": higher, "offered_at": since}
         connection.execute(followed_dataset.update().where(followed_dataset.c.dataset_id == id).values(**values))
-    gone = followed_dataset.c.dataset_id.in_(not_offered)
-    connection.execute(followed_dataset.update().where(gone).values(offered_at=None))
+    is_not_offered = followed_dataset.c.dataset_id.in_(not_offered)
+    connection.execute(followed_dataset.update().where(is_not_offered).values(offered_at=None))

@@ -1,5 +1,5 @@
 """The leader's sinks, as a follower knows them: one document, which the follower uses when it is promoted; and the
-progress of each sink, because retention here keeps what the sink lacks.
+progress of each sink, because retention at this site keeps the rows that the sink lacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandline.ledger.schema.replicate import leader_sink, leader_sinks
 
 
 def store(connection: sa.Connection, document: str, definitions: Sequence[SinkDefinition]) -> None:
-    """Replaces what is stored. `document` has the definitions as JSON."""
+    """Replaces the stored sinks. `document` has the definitions as JSON."""
     upsert(connection, leader_sinks, {"id": 1}, document=document, told_at=utc_now())
     named = {(d.dataset, d.name) for d in definitions}
     for row in connection.execute(sa.select(leader_sink.c.dataset, leader_sink.c.name)).all():
@@ -31,13 +31,13 @@ def store(connection: sa.Connection, document: str, definitions: Sequence[SinkDe
 
 
 def forget(connection: sa.Connection) -> None:
-    """For a site that gets another leader."""
+    """Deletes the stored sinks, for a site that gets another leader."""
     connection.execute(leader_sinks.delete())
     connection.execute(leader_sink.delete())
 
 
 def read(connection: sa.Connection) -> str | None:
-    """None: the leader has not sent them yet."""
+    """The document; None if the leader has not sent one yet."""
     return connection.execute(sa.select(leader_sinks.c.document)).scalar()
 
 
@@ -74,7 +74,7 @@ def list_all(connection: sa.Connection) -> list[LeaderSink]:
 
 
 def of_dataset(connection: sa.Connection, id: DatasetUuid) -> list[LeaderSink] | None:
-    """None: the leader has not sent them yet."""
+    """The leader's sinks of the dataset; None if the leader has not sent any yet."""
     if read(connection) is None:
         return None
     return [s for s in list_all(connection) if s.dataset == id]
@@ -85,8 +85,8 @@ def keep_holds(
 ) -> tuple[list[LeaderSink], list[LeaderSink]]:
     """Stores how many due rows retention keeps for which sinks. Returns those that are new, and those for which it
     keeps none any more. `held_since` stays the time of the first run that found it."""
-    known = of_dataset(connection, id) or []
-    for one in known:
+    stored = of_dataset(connection, id) or []
+    for one in stored:
         own = (leader_sink.c.dataset == id, leader_sink.c.name == one.name)
         if one.name in held:
             values = {"held_since": one.held_since or now, "held_rows": held[one.name], "held_upto": upto}
@@ -94,5 +94,5 @@ def keep_holds(
         elif one.held_since is not None:
             nothing = {"held_since": None, "held_rows": None, "held_upto": None}
             connection.execute(leader_sink.update().where(*own).values(**nothing))
-    new = [s for s in known if s.name in held and s.held_since is None]
-    return new, [s for s in known if s.name not in held and s.held_since is not None]
+    new = [s for s in stored if s.name in held and s.held_since is None]
+    return new, [s for s in stored if s.name not in held and s.held_since is not None]

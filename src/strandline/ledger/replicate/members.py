@@ -15,7 +15,7 @@ from strandline.ledger.replicate import followers
 from strandline.ledger.replicate.followers import FollowerId, RegisteredFollower
 from strandline.ledger.schema.replicate import follower
 
-# Numbered, and not removed just now. A follower that lacks a dataset cannot lead the lake.
+# It has a number, and nobody is removing it. A follower that lacks a dataset cannot lead the lake.
 _CANDIDATE = (
     follower.c.removed_at.is_(None),
     follower.c.site_number.is_not(None),
@@ -25,7 +25,7 @@ _CANDIDATE = (
 
 
 def wait_for_all(connection: sa.Connection) -> None:
-    """Waits for every follower that could become a member."""
+    """Makes sinks wait for every follower that could become a member."""
     connection.execute(follower.update().where(*_CANDIDATE, ~follower.c.waited_for).values(waited_for=True))
 
 
@@ -41,19 +41,19 @@ def candidates(connection: sa.Connection) -> dict[Member, RegisteredFollower]:
 
 def choose(connection: sa.Connection, before: Collection[Member], *, sinks_wait: bool) -> frozenset[Member]:
     """The members from now on: candidates that have reported in this term, and have everything that sinks were
-    promised. If sinks do not wait for followers, candidates need not have all of that. A member stays one while a
-    dataset is new to it. `connection` must be one of `read_at_once`."""
-    found = candidates(connection)
+    promised. If sinks do not wait for followers, candidates may lack some of that. A member stays one while a dataset
+    is new to it. `connection` must be one of `read_consistent`."""
+    by_member = candidates(connection)
     lacking: set[FollowerId] = set()
-    silent = {f.id for f in found.values() if f.reported_at is None}
+    silent = {f.id for f in by_member.values() if f.reported_at is None}
     for d in datasets.list_datasets(connection):
         if blocks.sealed(connection, d.id) is None:
-            continue  # there is nothing to have
+            continue  # no follower can lack anything of it
         reported = {p.follower.id: p.number for p in followers.list_progress(connection, d)}
         promised = (lanes.highest_watermark(connection, d.id) if sinks_wait else None) or Seq(0)
-        lacking |= {f.id for f in found.values() if (reported.get(f.id) or Seq(0)) < promised}
-        silent |= {f.id for f in found.values() if reported.get(f.id) is None}
-    return frozenset(m for m, f in found.items() if f.id not in lacking and (m in before or f.id not in silent))
+        lacking |= {f.id for f in by_member.values() if (reported.get(f.id) or Seq(0)) < promised}
+        silent |= {f.id for f in by_member.values() if reported.get(f.id) is None}
+    return frozenset(m for m, f in by_member.items() if f.id not in lacking and (m in before or f.id not in silent))
 
 
 def store(connection: sa.Connection, members: Collection[Member]) -> None:
@@ -65,4 +65,5 @@ def store(connection: sa.Connection, members: Collection[Member]) -> None:
 
 
 def stored(connection: sa.Connection) -> frozenset[Member]:
+    """The members that the ledger has stored, if they still are candidates."""
     return frozenset(m for m, f in candidates(connection).items() if f.member)

@@ -1,4 +1,4 @@
-"""What a leader offers: its settled blocks behind a sequence number, of many datasets in one consistent read."""
+"""What a leader offers: its settled blocks above a sequence number, of many datasets in one consistent read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SettledBlock:
 
 @dataclass(frozen=True, slots=True)
 class SettledItems:
-    """The settled blocks of a dataset behind `after`. At or below `complete_to` nothing is missing, and nothing is
+    """The settled blocks of a dataset above `after`. At or below `complete_to` no block is missing, and none is
     open."""
 
     dataset: Dataset
@@ -70,7 +70,7 @@ class LeaderState:
     dropped: tuple[DatasetUuid, ...]  # the datasets that it named and that were dropped
     # By dataset that the follower named. One that waits for its resync is left out: its seal may have been higher.
     seals: Mapping[DatasetUuid, Seq | None]
-    news: tuple[SettledItems, ...]  # of the first datasets that have something behind the follower's bound
+    news: tuple[SettledItems, ...]  # of the first datasets with blocks above the follower's bound
     datasets: tuple[DatasetUuid, ...] = ()  # all that the follower may see
     # Settled cuts, of datasets that have one of this term: it has them of all terms before, too.
     cuts: Mapping[DatasetId, tuple[NumberedCut, ...]] = field(default_factory=dict)
@@ -89,39 +89,39 @@ def read_state(
 ) -> LeaderState:
     """`after`: the follower's bounds; a dataset that is not named has none yet. `only`: the names of datasets that it
     may see; None: all. `last`: datasets that get a place only if the others leave one. `connection` must be one of
-    `read_at_once`. Without news: one query. Raises NotLeader at a site that follows, and at one that another has
-    replaced."""
+    `read_consistent`. If there is no news, it runs one query. Raises NotLeader at a site that follows, and at a leader
+    that another site has superseded."""
     rows = connection.execute(_STATE).all()
     if not rows:
-        raise LedgerUnreadable("the ledger has no sequence", hint=REBUILD_HINT)
+        raise LedgerUnreadable("the ledger has no counter of sequence numbers", hint=REBUILD_HINT)
     term = int(rows[0].term)
     if rows[0].role != SiteRole.LEADER or rows[0].superseded_term is not None:
         sites.check_offers(connection)
     visible = {r.uuid: r for r in rows if r.uuid is not None and (only is None or r.name in only)}
     new = {uuid for uuid, r in visible.items() if r.sealed is not None and r.sealed > after.get(uuid, 0)}
-    named_last = sorted(visible, key=lambda uuid: uuid in last)  # otherwise in the order of names
-    unknown = set(islice((uuid for uuid in named_last if uuid not in after), DATASETS_MAX))
+    ordered = sorted(visible, key=lambda uuid: uuid in last)  # otherwise in the order of names
+    unknown = set(islice((uuid for uuid in ordered if uuid not in after), DATASETS_MAX))
     # The datasets in which the follower is furthest behind come first; it asks again for the others.
     behind = (uuid for uuid in new if uuid in after or uuid in unknown)
     new = set(heapq.nsmallest(DATASETS_MAX, behind, key=lambda uuid: (uuid in last, after.get(uuid, 0), uuid)))
-    known = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
+    by_uuid = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
     news = [
-        _items(connection, known[uuid], after.get(uuid, Seq(0)), r, items_max)
+        _items(connection, by_uuid[uuid], after.get(uuid, Seq(0)), r, items_max)
         for uuid, r in visible.items()
         if uuid in new
     ]
     named = [uuid for uuid in after if uuid not in visible]
     dropped = _dropped(connection, named, only) if named else ()
-    made = tuple(d for uuid, d in known.items() if uuid in unknown)
+    first_unknown = tuple(d for uuid, d in by_uuid.items() if uuid in unknown)
     seals = {uuid: seq_or_none(r.sealed) for uuid, r in visible.items() if uuid in after and not r.is_postponed}
-    cuts = _cuts(connection, term) if term > FIRST_TERM and (news or made) else {}
-    seen = tuple(map(DatasetUuid, visible))
-    return LeaderState(rows[0].lake, term, made, dropped, seals, tuple(news), seen, cuts)
+    cuts = _cuts(connection, term) if term > FIRST_TERM and (news or first_unknown) else {}
+    uuids = tuple(map(DatasetUuid, visible))
+    return LeaderState(rows[0].lake, term, first_unknown, dropped, seals, tuple(news), uuids, cuts)
 
 
 def _cuts(connection: sa.Connection, term: int) -> dict[DatasetId, tuple[NumberedCut, ...]]:
-    found = settled_cuts(connection)
-    return {id: own for id, own in found.items() if own[-1].number in numbers_of(term)}
+    by_dataset = settled_cuts(connection)
+    return {id: own for id, own in by_dataset.items() if own[-1].number in numbers_of(term)}
 
 
 # One row for each live dataset, in the order of names; one with only lake and term if there is none.
@@ -150,7 +150,7 @@ _COLUMNS = (
     block.c.lo, block.c.hi, block.c.item, block.c.kind, block.c.shard, block.c.row_count, block.c.batch_id,
     block.c.digest, block.c.ranges,
 )  # fmt: skip
-# Literals, so that SQLite finds the partial indexes.
+# Literals, so that SQLite uses the partial indexes.
 _SETTLED = (
     sa.select(*_COLUMNS)
     .where(
@@ -199,5 +199,5 @@ def _dropped(
     query = sa.select(dataset.c.uuid, dataset.c.name).where(
         dataset.c.dropped_at.is_not(None), dataset.c.uuid.not_in(live)
     )
-    found = rows_with(connection, query, dataset.c.uuid, asked)
-    return tuple(sorted({DatasetUuid(r.uuid) for r in found if only is None or r.name in only}))
+    rows = rows_with(connection, query, dataset.c.uuid, asked)
+    return tuple(sorted({DatasetUuid(r.uuid) for r in rows if only is None or r.name in only}))

@@ -25,9 +25,9 @@ from strandline.ledger.witness import Witness
 
 
 def begun(connection: sa.Connection) -> Mapping[str, Any]:
-    """The audit record of the promotion that began last."""
-    found = audit.newest(connection, Event.PROMOTION_BEGUN)
-    return {} if found is None else found.detail
+    """The audit record of the promotion that began last; empty if none ever did."""
+    event = audit.newest(connection, Event.PROMOTION_BEGUN)
+    return {} if event is None else event.detail
 
 
 def begin(
@@ -58,17 +58,17 @@ def _is_under_way(connection: sa.Connection, claim: str | None) -> bool:
 
 def claim(ledger: Ledger, term: int, *, of: str | None) -> None:
     """Stores the term that this promotion has taken. From now on the site records and stages nothing of its old leader.
-    Raises `WatermarkMoved` if it has followed another leader meanwhile, or if the promotion with the claim `of` was
-    ended."""
+    Raises `WatermarkMoved` if the site has followed another leader meanwhile, or if the promotion with the claim `of`
+    was ended."""
     with ledger.write() as connection:
         sequence.lock(connection)
-        found = sites.get(connection)
-        if found.promoting_term is None or found.term >= term or not _is_under_way(connection, of):
+        here = sites.get(connection)
+        if here.promoting_term is None or here.term >= term or not _is_under_way(connection, of):
             raise WatermarkMoved(
                 "this site has followed another leader meanwhile", hint="See `strandline replication status`."
             )
         _set(connection, claimed_term=term)
-        audit.record(connection, Event.TERM_TAKEN, term=term, replaces=found.promoting_term)
+        audit.record(connection, Event.TERM_TAKEN, term=term, replaces=here.promoting_term)
     failpoints.hit("promote.after_claim")
 
 
@@ -83,20 +83,20 @@ def check_claimed(connection: sa.Connection, term: int, *, of: str | None) -> No
 
 
 def end(ledger: Ledger, witness: Witness, why: str, *, of: str | None) -> None:
-    """Ends the promotion: the site follows as before. Before its last transaction, a promotion has changed nothing but
-    the witness, if it died between the two. No change if the promotion with the claim `of` was ended before: a person
-    may have begun another one since."""
+    """Ends the promotion: the site follows as before. A promotion that died before its last transaction may have
+    changed the witness, which is undone, and has changed nothing else. No change if the promotion with the claim `of`
+    was ended before: a person may have begun another one since."""
     with ledger.write() as connection:
         sequence.lock(connection)
-        found = sites.get(connection)
-        if found.promoting_term is None or not _is_under_way(connection, of):
+        here = sites.get(connection)
+        if here.promoting_term is None or not _is_under_way(connection, of):
             return
         record = witness.read()
-        if record.role is SiteRole.LEADER and record.term == found.claimed_term:
+        if record.role is SiteRole.LEADER and record.term == here.claimed_term:
             # Otherwise this ledger would count as one from before the promotion.
-            witness.replace(replace(record, role=SiteRole.FOLLOWER, term=found.term))
+            witness.replace(replace(record, role=SiteRole.FOLLOWER, term=here.term))
         _set(connection, promoting_term=None, claimed_term=None)
-        audit.record(connection, Event.PROMOTION_ENDED, replaces=found.promoting_term, reason=why)
+        audit.record(connection, Event.PROMOTION_ENDED, replaces=here.promoting_term, reason=why)
 
 
 def _set(connection: sa.Connection, **values: int | str | None) -> None:

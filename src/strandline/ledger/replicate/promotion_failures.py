@@ -11,14 +11,15 @@ _OF_A_PROMOTION = (Event.PROMOTION_BEGUN, Event.PROMOTION_FAILED, Event.TERM_TAK
 
 
 def record(ledger: Ledger, why: str) -> None:
-    """Does nothing if no promotion is under way, or if the last record has the same reason."""
+    """Records why the promotion failed. Does nothing if none is under way, or if the last record has the same
+    reason."""
     with ledger.write() as connection:
-        found = sites.get(connection)
-        if found.promoting_term is None:
+        here = sites.get(connection)
+        if here.promoting_term is None:
             return
         before = audit.latest(connection, events=_OF_A_PROMOTION, events_max=1)
         if any(e.event == Event.PROMOTION_FAILED and e.detail["reason"] == why for e in before):
             return
         audit.record(
-            connection, Event.PROMOTION_FAILED, replaces=found.promoting_term, term=found.claimed_term, reason=why
+            connection, Event.PROMOTION_FAILED, replaces=here.promoting_term, term=here.claimed_term, reason=why
         )  # fmt: skip

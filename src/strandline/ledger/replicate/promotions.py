@@ -51,10 +51,10 @@ from strandline.ledger.replicate.sink_definitions import SinksTakenOver, take_ov
 from strandline.ledger.replicate.sites import Site
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.replicate import followed_dataset, site
-from strandline.ledger.witness import Witness, WitnessRecord, behind
+from strandline.ledger.witness import Witness, WitnessRecord, resync_needed
 
 SET_ASIDE_REASON = (
-    "another site led since it came; `strandline rejoin` copied it to files then: discard it if they were ingested"
+    "another site has led since it came; `strandline rejoin` copied it to files: discard it if they were ingested"
 )
 _NAMED_MAX = 200  # blocks that the audit names; it counts them all
 
@@ -101,14 +101,14 @@ class PromotionState:
 
 
 def read(connection: sa.Connection) -> PromotionState:
-    """`connection` must be one of `read_at_once`."""
+    """The state of this follower. `connection` must be one of `read_consistent`."""
     followed = following.list_followed(connection)
     named = {f.dataset.id: f.dataset for f in followed}
     all_open = blocks.open_blocks(connection)
     opened = [b for b in all_open if b.head.dataset in named]
     # A dataset that the leader does not have is not followed, but the promotion includes it.
-    known = {d.id: d for d in datasets.list_datasets(connection)}
-    staged = [b for b in all_open if isinstance(b, Staged) and b.head.dataset in known]
+    live = {d.id: d for d in datasets.list_datasets(connection)}
+    staged = [b for b in all_open if isinstance(b, Staged) and b.head.dataset in live]
     recorded = [(d, c) for d in named.values() for c in cuts.open_cuts(connection, d.id)]
     settled = {c.block.head.id for _, c in recorded}
     out = {h.id for d, c in recorded for h in cuts.blocks_out(connection, d.id, c.at)}
@@ -119,7 +119,7 @@ def read(connection: sa.Connection) -> PromotionState:
         terms={f.dataset.name: f.term for f in followed},
         behind=tuple(f.dataset.name for f in followed if f.witnessed is not None),
         seals={d.name: blocks.sealed(connection, d.id) for d in named.values()},
-        staged=tuple((known[b.head.dataset], b) for b in staged if b.head.id not in out),
+        staged=tuple((live[b.head.dataset], b) for b in staged if b.head.id not in out),
         cuts=tuple(recorded),
         given_up=tuple(
             _given_up(connection, named[b.head.dataset], b.head)
@@ -163,21 +163,21 @@ def led_in(connection: sa.Connection, id: DatasetId, term: int) -> bool:
 
 
 def resume(ledger: Ledger, witness: Witness) -> None:
-    """If a promotion died between raising the witness and its transaction: moves the counter to the witness, so that
-    the ledger does not count as restored."""
+    """Moves the counter to the witness if a promotion raised the witness and died before its commit, so that the ledger
+    does not count as restored."""
     with ledger.write() as connection:
-        counter, found, record = sequence.lock(connection), sites.get(connection), witness.read()
-        if found.follows and found.claimed_term == record.term and record.highest > counter.last:
+        counter, here, record = sequence.lock(connection), sites.get(connection), witness.read()
+        if here.follows and here.claimed_term == record.term and record.highest > counter.last:
             sequence.move(connection, last=record.highest, epoch=counter.epoch)
 
 
 def check_none_under_way(connection: sa.Connection, record: WitnessRecord) -> None:
-    """Raises RefusedError if the witness is ahead because a promotion died before its transaction: then the ledger is
-    not behind, and only the promotion may continue."""
-    found = sites.get(connection)
-    if found.follows and found.claimed_term is not None and record.term == found.claimed_term:
+    """Raises RefusedError if the witness is ahead because a promotion died before its commit: then the ledger is not
+    behind, and only the promotion may continue."""
+    here = sites.get(connection)
+    if here.follows and here.claimed_term is not None and record.term == here.claimed_term:
         raise RefusedError(
-            f"this site is about to lead in term {found.claimed_term}, and its promotion was interrupted",
+            f"this site is about to lead in term {here.claimed_term}, and its promotion was interrupted",
             hint="Run `strandline promote` to finish it.",
         )
 
@@ -207,9 +207,9 @@ def lead(
     lost: Collection[BlockId],
     fenced: Mapping[DatasetId, int],
 ) -> Led:
-    """One transaction: role and term, recorded cuts settled, what is `reserved` given up, counter and witness at the
-    term's first numbers, a cut for each dataset, a purge of what this site had begun to purge, and the old leader's
-    sinks made this site's.
+    """Makes this site the leader, in one transaction: sets role and term, settles the recorded cuts, gives up all other
+    open blocks, moves counter and witness to the term's first numbers, stores a cut for each dataset and an item for
+    each purge that this site had begun, and takes over the old leader's sinks.
 
     `prepared` are the recorded cuts whose rows are set aside and removed; `lost` are staged blocks that nobody can
     publish; `fenced` are the epochs of tables with purges that are given up, raised before. Raises
@@ -222,37 +222,36 @@ def lead(
                 f"this site has abandoned the promotion to term {term}", hint="See `strandline replication status`."
             )
         taken = _check_witness(witness.read(), counter, term)
-        known = sorted(datasets.list_datasets(connection), key=lambda d: d.id)
-        # Of the last leader whose cut is recorded; a dataset that is not followed was made here, in a term before.
-        replaces = {d.id: here.term for d in known} | {
-            f.dataset.id: f.term for f in following.list_followed(connection)
-        }
+        live = sorted(datasets.list_datasets(connection), key=lambda d: d.id)
+        # The last leader's term whose cut is recorded. A dataset that is not followed was created here, in an older
+        # one.
+        replaces = {d.id: here.term for d in live} | {f.dataset.id: f.term for f in following.list_followed(connection)}
         lacks = tuple(_lack(connection, f) for f in following.list_followed(connection))
-        _check_ready(connection, known, prepared, lost)
+        _check_ready(connection, live, prepared, lost)
         _check_fenced(connection, counter.epoch, prepared, fenced)
-        # Before recorded cuts are settled: what lies above the seal is what other sites may have otherwise.
-        above = {d.id: blocks.sealed(connection, d.id) or Seq(0) for d in known}
-        # Above the ledger's in any case: a process that stood still may raise a table that much (docs/adr/0089).
+        # Read before recorded cuts are settled: above this seal, other sites may have other rows.
+        above = {d.id: blocks.sealed(connection, d.id) or Seq(0) for d in live}
+        # Above the ledger's in any case: a suspended process may raise a table to that epoch (docs/adr/0089).
         epoch = max(cuts.settle_prepared(connection, prepared), *fenced.values(), counter.epoch + 1)
         first = int(numbers_of(term).lo)
-        made, given_up, aside, begun = [], [], [], []
-        for n, d in enumerate(known):
+        own_cuts, given_up, aside, begun = [], [], [], []
+        for n, d in enumerate(live):
             number = Seq(first + n)
             if deleted_in := _purges_begun(connection, d):
                 begun.append((d, deleted_in))
             given_up += _give_up(connection, d, number)
             cut = TakeoverCut(term, above[d.id], _keeps(connection, d, above[d.id]), replaces[d.id])
             cuts.insert(connection, d.id, number, cut)
-            made.append((d.name, NumberedCut(number, cut)))
+            own_cuts.append((d.name, NumberedCut(number, cut)))
             # A site that follows receives nothing: these are bodies that it had when it led before, and that `rejoin`
-            # copied to files. Whoever ingested the files would have the rows twice.
+            # copied to files. If somebody has ingested the files, the rows would be in the table twice.
             if bodies := ended_batches.set_all_aside(connection, d.id, SET_ASIDE_REASON):
                 aside.append((d.name, bodies))
             announced_bodies.hold_unknown(connection, d.id)
         for n, (d, ranges) in enumerate(begun):
-            purge_items.insert_begun(connection, d.id, Seq(first + len(known) + n), ranges)
+            purge_items.insert_begun(connection, d.id, Seq(first + len(live) + n), ranges)
         # An attempt that died may have taken more, for a dataset that was dropped since.
-        last = max(first + max(0, len(known) - 1) + len(begun), taken)
+        last = max(first + max(0, len(live) - 1) + len(begun), taken)
         failpoints.hit("promote.before_witness")
         # No other process writes the witness now: every writer holds the counter's lock.
         by_force = bool(promotion_claims.begun(connection).get("by_force"))
@@ -262,49 +261,50 @@ def lead(
         _become_leader(connection, here, term)
         sinks = take_over_sinks(connection)
         holds = receive_holds.list_holds(connection)
-        on_hold = {d.name: holds[d.id] for d in known if d.id in holds}
-        led = Led(term, tuple(made), tuple(given_up), sinks, tuple(aside), on_hold, lacks if by_force else None)
+        on_hold = {d.name: holds[d.id] for d in live if d.id in holds}
+        led = Led(term, tuple(own_cuts), tuple(given_up), sinks, tuple(aside), on_hold, lacks if by_force else None)
         _audit(connection, here, led)
     failpoints.hit("promote.after_commit")
     return led
 
 
 def _check_witness(record: WitnessRecord, counter: sequence.Counter, term: int) -> int:
-    """Up to where an attempt that died before its transaction has taken sequence numbers of the term; 0: none has."""
+    """Up to where an attempt that died before its commit has taken sequence numbers of the term; 0: none has."""
     record.check_lake(counter.lake)
     died_here = record.role is SiteRole.LEADER and record.term == term
     if record.highest != counter.last and not died_here:
-        raise behind(record.highest, counter.last)
+        raise resync_needed(record.highest, counter.last)
     return record.highest if died_here else 0
 
 
 def _check_ready(
-    connection: sa.Connection, known: Sequence[Dataset], prepared: Sequence[PreparedCut], lost: Collection[BlockId]
+    connection: sa.Connection, live: Sequence[Dataset], prepared: Sequence[PreparedCut], lost: Collection[BlockId]
 ) -> None:
     done = {p.block.head.id for p in prepared}
     out = {head.id for p in prepared for head in cuts.blocks_out(connection, p.dataset.id, p.at)}
-    for d in known:
-        for found in blocks.open_blocks(connection, d.id):
-            is_cut = found.head.item is ItemKind.CUT
-            is_staged = isinstance(found, Staged) and found.head.id not in (*lost, *out)
-            if (is_cut and found.head.id not in done) or is_staged:
-                what = "a cut was recorded" if is_cut else f"block {found.head.rows} was staged"
+    for d in live:
+        for b in blocks.open_blocks(connection, d.id):
+            is_cut = b.head.item is ItemKind.CUT
+            is_staged = isinstance(b, Staged) and b.head.id not in (*lost, *out)
+            if (is_cut and b.head.id not in done) or is_staged:
+                what = "a cut was recorded" if is_cut else f"block {b.head.rows} was staged"
                 raise WatermarkMoved(f"{d.name}: {what} meanwhile", hint="Try again.")
     if any(f.witnessed is not None for f in following.list_followed(connection)):
         raise WatermarkMoved("the ledger was found to be behind meanwhile", hint="Try again.")
 
 
 def _check_fenced(
-    connection: sa.Connection, known: int, prepared: Sequence[PreparedCut], fenced: Mapping[DatasetId, int]
+    connection: sa.Connection, ledger_epoch: int, prepared: Sequence[PreparedCut], fenced: Mapping[DatasetId, int]
 ) -> None:
-    """Whoever carries out a purge that is given up has an epoch of the ledger up to now: no higher than `known`."""
+    """Raises WatermarkMoved unless the tables with purges that are given up have an epoch above the ledger's: a process
+    that still carries such a purge out has at most the epoch `known`."""
     out = {head.id for p in prepared for head in cuts.blocks_out(connection, p.dataset.id, p.at)}
-    if any(fenced.get(id, 0) <= known for id in _purges_open(blocks.open_blocks(connection), out)):
+    if any(fenced.get(id, 0) <= ledger_epoch for id in _purges_open(blocks.open_blocks(connection), out)):
         raise WatermarkMoved("the epoch was raised, or a purge was recorded, meanwhile", hint="Try again.")
 
 
 def _purges_begun(connection: sa.Connection, of: Dataset) -> list[SeqRange]:
-    """Where purges that are still open have deleted rows, or are just about to: it is recorded before."""
+    """The ranges of open purges that have deleted rows or are about to: they are recorded as purged before that."""
     query = sa.select(block.c.ranges).where(
         block.c.dataset_id == of.id, block.c.state == "reserved", block.c.item == ItemKind.PURGE.value
     )
@@ -317,7 +317,7 @@ def _purges_begun(connection: sa.Connection, of: Dataset) -> list[SeqRange]:
 def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenUp]:
     """Abandons all open blocks. Recorded cuts, and the blocks that they cut out, are settled by now."""
     opened = blocks.open_blocks(connection, of.id)
-    found = [_given_up(connection, of, b.head) for b in opened]
+    given_up = [_given_up(connection, of, b.head) for b in opened]
     reason = NumberedCut(number, TakeoverCut(1, Seq(0), ())).reason
     for b in opened:
         state = "reserved" if isinstance(b, Reserved) else "staged"
@@ -325,7 +325,7 @@ def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenU
         if not blocks.change_block(connection, b.head, state, None, **values):
             raise WatermarkMoved(f"{of.name}: block {b.head.rows} was changed meanwhile", hint="Try again.")
     announced_bodies.withdraw(connection, of.id, [b.head.batch_id for b in opened])
-    return found
+    return given_up
 
 
 def _keeps(connection: sa.Connection, of: Dataset, above: Seq) -> tuple[SeqRange, ...]:

@@ -1,4 +1,4 @@
-"""The transaction in which a leader that another site has replaced becomes a follower of it.
+"""The transaction in which a superseded leader becomes a follower of the new one.
 
 Open and staged blocks stay as they are: the cut of the new leader abandons them. A site that tried to finish them first
 could die in between, and then neither a leader nor a follower would own them (docs/adr/0071, rule 15).
@@ -42,8 +42,8 @@ class BecameFollower:
 def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> BecameFollower:
     """Changes the role in the witness first and then in the ledger: a ledger that is restored from before no longer
     leads. It also takes a sequence number, so that such a ledger is behind its witness and reads the role again, even
-    in a running process. The bound is the counter: this site has everything below, and the cut says what of it
-    stays."""
+    in a running process. The bound is the counter: this site has everything up to it, and the new leader's cut says
+    which of that stays."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         here = sites.get(connection)
@@ -58,14 +58,14 @@ def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> Beca
         failpoints.hit("rejoin.after_witness")
         sequence.move(connection, last=bound, epoch=counter.epoch)
         followed, others, opened = [], [], 0
-        for known in datasets.list_datasets(connection):
-            opened += len(blocks.open_blocks(connection, known.id))
-            if known.uuid in leader.datasets:
-                _follow_from(connection, known.id, Seq(bound), here.term)
-                followed.append(known.name)
+        for d in datasets.list_datasets(connection):
+            opened += len(blocks.open_blocks(connection, d.id))
+            if d.uuid in leader.datasets:
+                _follow_from(connection, d.id, Seq(bound), here.term)
+                followed.append(d.name)
             else:
-                connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == known.id))
-                others.append(known.name)
+                connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == d.id))
+                others.append(d.name)
         if here.own_number is not None:  # the first leader has one although none is stored
             sites.take_number(connection, here.own_number)
         highest = max(leader.term, seen_terms.get(connection))
@@ -81,7 +81,7 @@ def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> Beca
 
 
 def _follow_from(connection: sa.Connection, id: int, bound: Seq, term: int) -> None:
-    """Follows from the bound on. A site that followed before it led still has a row."""
+    """Follows the dataset from the bound on. A site that followed before it led still has a row for it."""
     changed = connection.execute(
         followed_dataset.update()
         .where(followed_dataset.c.dataset_id == id)
@@ -92,16 +92,16 @@ def _follow_from(connection: sa.Connection, id: int, bound: Seq, term: int) -> N
 
 
 def check_may_follow(connection: sa.Connection, term: int) -> sites.Site:
-    """Whether this follower may follow the leader of the term. Raises TermPassed if the term is over here, and
-    RefusedError while a promotion has claimed a term, or at a site that leads."""
+    """Checks that this follower may follow the leader of the term. Raises TermPassed if this site has recorded a higher
+    term, and RefusedError while a promotion has claimed a term, or at a site that leads."""
     here = sites.check_follows(connection)
-    for known in following.list_followed(connection):
-        following.check_term(known, term)
+    for followed in following.list_followed(connection):
+        following.check_term(followed, term)
     return here
 
 
 def follow_another(ledger: Ledger, leader: NewLeader) -> None:
-    """A follower is pointed to another leader of its lake. Raises what `check_may_follow` raises."""
+    """Points this follower to another leader of its lake. Raises what `check_may_follow` raises."""
     with ledger.write() as connection:
         here = check_may_follow(connection, leader.term)
         highest = seen_terms.get(connection)

@@ -1,8 +1,8 @@
 """What a leader's followers know of its sinks, so that the follower that takes over can continue them.
 
-Where a sink really is, it says itself: the new leader asks it before it sends anything. What came along is where the
-sink began, and how far it was when the follower last heard of it, which is never further than the sink itself. Secrets
-do not come along. The options name where they are found, and they must be found there at the other site, too.
+The new leader asks each sink for its progress before it sends anything. The definition only says where the sink began,
+and up to where it was when the old leader last reported it, which is never further than the sink itself. Secrets are
+not in it. The options say where they are found, and they must be found there at the new leader's site, too.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from strandline.ledger.ingest import datasets, sequence
 from strandline.ledger.maintain import floors
 from strandline.ledger.replicate import leader_sinks
 
-# Of one sink. One with more lanes begins at its beginning: each of its lanes is then asked for from there.
+# Of one sink. A sink with more lanes is defined without lanes: the new leader asks about each from the sink's start.
 LANES_MAX = 2000
 
 
 def read_definitions(connection: Connection, *, only: Collection[str] | None = None) -> tuple[SinkDefinition, ...]:
-    """Of all sinks, or of those of some datasets, by name."""
+    """The definitions of all sinks, or of those of some datasets, by name."""
     known = {d.id: d for d in datasets.list_datasets(connection) if only is None or d.name in only}
     of_sinks, refused = lanes.unchecked_of_all(connection), quarantine.count_waiting(connection)
     return tuple(
@@ -43,18 +43,18 @@ def read_definitions(connection: Connection, *, only: Collection[str] | None = N
 
 
 def definitions_version(connection: Connection, *, only: Collection[str] | None = None) -> str:
-    """Another one whenever a sink was added, changed, reset, paused or removed. Not when one got rows: a follower that
-    believes a sink to be less far than it is keeps more."""
+    """A hash that changes when a sink is added, changed, reset, paused or removed. Not when a sink gets rows: a
+    follower with an older watermark only keeps more."""
     ids = None if only is None else {d.id for d in datasets.list_datasets(connection) if d.name in only}
-    found = [
+    described = [
         (s.id, s.generation, s.state is SinkState.PAUSED, sorted(s.options.items()), s.destination, s.start)
         for s in sinks.list_sinks(connection)
         if ids is None or s.dataset in ids
     ]
-    return hashlib.blake2b(json.dumps(sorted(found)).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(json.dumps(sorted(described)).encode(), digest_size=8).hexdigest()
 
 
-def _definition(dataset: DatasetUuid, sink: SinkRecord, found: Sequence[Lane], quarantined: int) -> SinkDefinition:
+def _definition(dataset: DatasetUuid, sink: SinkRecord, of_sink: Sequence[Lane], quarantined: int) -> SinkDefinition:
     whole = SinkDefinition(
         dataset,
         sink.name,
@@ -68,30 +68,30 @@ def _definition(dataset: DatasetUuid, sink: SinkRecord, found: Sequence[Lane], q
         None if sink.peer is None else sink.peer.value,
         sink.from_now,
         sink.state is SinkState.PAUSED,
-        tuple(LaneDefinition(lane.partition, lane.mark, lane.builds_on) for lane in found[: LANES_MAX + 1]),
-        _lowest(sink.planned, [lane.mark for lane in found]),
+        tuple(LaneDefinition(lane.partition, lane.mark, lane.builds_on) for lane in of_sink[: LANES_MAX + 1]),
+        _lowest(sink.planned, [lane.mark for lane in of_sink]),
         quarantined,
     )
     return whole if len(whole.lanes) <= LANES_MAX else replace(whole, planned=sink.start, lanes=())
 
 
 def _lowest(planned: Seq | None, marks: Sequence[Seq | None]) -> Seq | None:
-    """As `lanes.marks` has it: rows of a partition without a lane are in no plan yet."""
+    """As in `lanes.lowest_watermarks`: rows of a partition without a lane are in no plan yet."""
     return sinks.seq_or_none(min([int(planned or 0), *(int(mark or 0) for mark in marks)]) or None)
 
 
 @dataclass(frozen=True, slots=True)
 class SinksTakenOver:
     names: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()  # of datasets that this site does not have: nobody continues them
-    quarantined: tuple[tuple[str, int], ...] = ()  # by sink: refused rows that wait at the leader before
-    removed: tuple[str, ...] = ()  # sinks from when this site led before, that the leader before did not have any more
+    left: tuple[str, ...] = ()  # sinks of datasets that this site does not have: nobody continues them
+    quarantined: tuple[tuple[str, int], ...] = ()  # by sink: refused rows that wait at the old leader
+    removed: tuple[str, ...] = ()  # sinks from when this site led before, which the old leader had no longer
 
 
 def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefinition]) -> SinksTakenOver:
-    """Makes the sinks of the leader before the sinks of this site, in the transaction that makes it the leader. Sinks
-    that it had when it led before are removed: the leaders since then have continued them. Rows that they refused then
-    wait in quarantine of the same sink again."""
+    """Makes the old leader's sinks the sinks of this site, in the transaction that makes it the leader. Sinks that this
+    site has from when it led before are removed: the leaders since then have continued them. Rows that they refused
+    wait in the quarantine of the same sink again."""
     here = {d.uuid: d for d in datasets.list_datasets(connection)}
     own = sinks.list_sinks(connection)
     refused = {(s.instance, s.generation): quarantine.list_quarantined(connection, s, NOT_DELIVERED) for s in own}
@@ -110,7 +110,7 @@ def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefin
 
 def take_over_sinks(connection: Connection) -> SinksTakenOver:
     """Takes over the sinks that the leader sent. A site that led before, and got no sinks of the leader since, keeps
-    its own. Each sink says how far it is before anything is sent."""
+    its own. Each sink is asked for its progress before anything is sent."""
     document, lake = leader_sinks.read(connection), sequence.read(connection).lake
     if document is None:
         return replace(take_over(connection, lake, read_definitions(connection)), quarantined=())
@@ -158,9 +158,10 @@ def _add(
 
 
 def _wait_again(connection: Connection, sink: SinkRecord, row: Quarantined, token: Callable[[Seq | None], str]) -> None:
-    """A replay asks the sink first: the leader since then may have sent the row after all."""
-    known = next((lane for lane in lanes.unchecked(connection, sink) if lane.partition == row.partition), None)
-    lane = known or lanes.rebuild(connection, sink, row.partition, mark=sink.start, token=token, last=None)
+    """Moves the row to the quarantine of the new sink record. A replay asks the sink first: a leader since then may
+    have sent the row after all."""
+    stored = next((lane for lane in lanes.unchecked(connection, sink) if lane.partition == row.partition), None)
+    lane = stored or lanes.rebuild(connection, sink, row.partition, mark=sink.start, token=token, last=None)
     quarantine.add(
         connection, StoredRefusedRow(lane.id, row.seq, row.reason, row.object, row.size, row.options, row.form)
     )

@@ -61,7 +61,7 @@ def get(connection: sa.Connection) -> Site:
 
 
 def follow(connection: sa.Connection, *, leader: str, token: str | None, term: int) -> None:
-    """From now on this site follows: it accepts no rows and no changes of its own. The first time, it gets its
+    """Makes this site a follower, which accepts no rows and no changes of its own. The first time, it gets its
     instance: a site that is created again has a new ledger, and counts as another site."""
     values: dict[str, object] = {"role": SiteRole.FOLLOWER.value, "leader": leader, "leader_token": token, "term": term}
     values |= {"superseded_term": None, "superseded_by": None}
@@ -70,12 +70,12 @@ def follow(connection: sa.Connection, *, leader: str, token: str | None, term: i
 
 
 def supersede(connection: sa.Connection, *, term: int, by: str | None) -> bool:
-    """Another site leads in a higher term: this one accepts no more rows until it has rejoined. False if this site
-    follows, or knows of that term already."""
-    known = sa.func.coalesce(site.c.superseded_term, site.c.term)
+    """Records that another site leads in a higher term: this one accepts no more rows until it has rejoined. False if
+    this site follows, or knows of that term already."""
+    known_term = sa.func.coalesce(site.c.superseded_term, site.c.term)
     changed = connection.execute(
         site.update()
-        .where(site.c.role == SiteRole.LEADER.value, known < term)
+        .where(site.c.role == SiteRole.LEADER.value, known_term < term)
         .values(superseded_term=term, superseded_by=by)
     )
     return changed.rowcount == 1
@@ -93,36 +93,36 @@ def raise_term(connection: sa.Connection, term: int) -> None:
 
 
 def check_leads(connection: sa.Connection) -> None:
-    """Raises `NotLeader` at a follower, and at a leader that another site has replaced."""
-    found = get(connection)
+    """Raises `NotLeader` at a follower, and at a leader that another site has superseded."""
+    here = get(connection)
     _check_leads(
-        found,
-        f"this site follows {found.leader}, so it refuses rows and changes of its own",
-        f"Do it at the leader, {found.leader}. It is replicated to this site.",
+        here,
+        f"this site follows {here.leader}, so it refuses rows and changes of its own",
+        f"Do it at the leader, {here.leader}. It is replicated to this site.",
     )
 
 
 def check_offers(connection: sa.Connection) -> None:
     """Raises `NotLeader` at a site that other sites cannot follow."""
-    found = get(connection)
-    hint = f"`strandline rejoin {found.leader}` follows the same one."
-    _check_leads(found, f"the site at this address follows {found.leader} itself", hint)
+    here = get(connection)
+    hint = f"`strandline rejoin {here.leader}` follows the same leader."
+    _check_leads(here, f"the site at this address follows {here.leader} itself", hint)
 
 
-def _check_leads(found: Site, message: str, hint: str) -> None:
-    if found.follows:
+def _check_leads(here: Site, message: str, hint: str) -> None:
+    if here.follows:
         raise NotLeader(message, hint=hint)
-    if (successor := replaced(found)) is not None:
-        leader = found.superseded_by or "LEADER"
+    if (successor := describe_successor(here)) is not None:
+        leader = here.superseded_by or "LEADER"
         raise NotLeader(successor, hint=f"`strandline rejoin {leader}` makes this site follow it.")
 
 
-def replaced(found: Site) -> str | None:
+def describe_successor(here: Site) -> str | None:
     """Who leads in place of this site, as text; None if no other leader is known."""
-    return in_place_of(found.term, found.superseded_term, found.superseded_by)
+    return successor_text(here.term, here.superseded_term, here.superseded_by)
 
 
-def in_place_of(led_in: int, term: int | None, leader: str | None) -> str | None:
+def successor_text(led_in: int, term: int | None, leader: str | None) -> str | None:
     if term is None:
         return None
     return f"this site led in term {led_in}; {f'site {leader}' if leader else 'another site'} leads in term {term}"
@@ -141,38 +141,38 @@ def take_number(connection: sa.Connection, number: int) -> None:
 
 def check_follows(connection: sa.Connection) -> Site:
     """Raises RefusedError at a site that leads, or is about to."""
-    found = get(connection)
-    if not found.follows:
+    here = get(connection)
+    if not here.follows:
         raise RefusedError(
             "this site follows no other site", hint="`strandline follow init LEADER` makes a site that follows."
         )
-    if found.claimed_term is not None:
+    if here.claimed_term is not None:
         raise RefusedError(
-            f"this site is being promoted (term {found.claimed_term}), and follows no leader now",
+            f"this site is being promoted (term {here.claimed_term}), and follows no leader now",
             hint="If `strandline promote` does not run, run it again: it finishes the promotion or gives it up.",
         )
-    return found
+    return here
 
 
 def check_still_follows(connection: sa.Connection, since: datetime | None) -> Site:
     """As `check_follows`, for a process that has asked the leader. Raises `WatermarkMoved` if this site has become a
     follower anew since then, of that leader or of another one. `since`: the site's `changed_at` of that time."""
-    found = check_follows(connection)
-    if found.changed_at != since:
+    here = check_follows(connection)
+    if here.changed_at != since:
         raise WatermarkMoved(
             "this site was promoted, or pointed to another leader, since its leader was asked", hint="Try again."
         )
-    return found
+    return here
 
 
 def lock(connection: sa.Connection) -> None:
-    """Until this transaction ends, no process changes whom this site follows."""
+    """Locks the site: until this transaction ends, no process changes whom it follows."""
     connection.execute(sa.select(site.c.id).with_for_update()).one()
 
 
 def check_may_commit(connection: sa.Connection, *, offered: bool) -> None:
-    """At the commit point of a block. Raises `NotLeader` for a batch at a site that does not lead, `WatermarkMoved` for
-    an item that a leader offered to a site that is about to lead."""
+    """The check at the commit point of a block. Raises `NotLeader` for a batch at a site that does not lead, and
+    `WatermarkMoved` for an item that a leader offered to a site that is about to lead."""
     if not offered:
         check_leads(connection)
     elif (term := get(connection).claimed_term) is not None:

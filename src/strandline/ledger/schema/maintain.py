@@ -38,7 +38,7 @@ maintenance_run = table(
     documents("result"),
     flags("dry_run", "by_schedule"),
     times("started_at", "heartbeat_at", "ended_at"),
-    times("stop_asked_at"),  # it was called off; its process sees this at its next sign of life
+    times("stop_asked_at"),  # it was called off; its process sees this at its next heartbeat
     actor_columns(),
 )
 

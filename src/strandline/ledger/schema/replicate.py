@@ -2,8 +2,8 @@
 
 A site has a role and a term. At a leader: its followers, the seal of each of them per dataset, and up to where it has
 applied each shard. At a follower: up to where it has recorded the leader's items of each dataset. The items themselves
-are blocks (`core.py`) that are `offered`. Triggers (made by the migrations) refuse a term, a bound, a seal or a mark
-that goes back. """
+are blocks (`core.py`) that are `offered`. Triggers (made by the migrations) refuse to move a term, a bound, a
+seal or a mark back."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ followed_dataset = table(
     "followed_dataset",
     integers("dataset_id"),
     integers("bound"),  # every item of the leader up to here is recorded
-    # Where the witness stood when the ledger was found to be behind it: no seal before everything up to there is
-    # applied. NULL: the ledger is not behind.
+    # The witness's number when the ledger was found to be behind it: nothing is sealed until everything up to this
+    # number is applied. NULL: the ledger is not behind.
     integers("witnessed"),
     integers("term"),  # of the leader whose items these are
     integers("leader_seal"),  # as last reported; NULL: the leader has sealed nothing, or has not reported it
@@ -55,7 +55,7 @@ follower = table(
     texts("instance"),  # of the site, as it first reported it; NULL: it has not reported yet
     flags("waited_for"),
     flags("member"),  # the arbiter's record names it: it may be promoted
-    flags("leaving"),  # a person removes it: it becomes no member any more
+    flags("leaving"),  # a person is removing it: it cannot become a member again
     times("added_at", "told_at", "removed_at"),
 )
 
@@ -69,7 +69,7 @@ follower_seal = table(
 
 follower_mark = table("follower_mark", integers("follower_id", "dataset_id", "shard", "mark", "term"), times("told_at"))
 
-# Folders of rows, or of bodies, that this site acknowledged and the leader of a later term has not.
+# Folders of rows, or of bodies, that this site acknowledged and the leader of a later term lacks.
 set_aside = table(
     "set_aside",
     integers("id", "dataset_id", "row_count", "files"),
@@ -81,10 +81,10 @@ set_aside = table(
 # At a follower: the definitions of its leader's sinks.
 leader_sinks = table("leader_sinks", integers("id"), texts("document"), times("told_at"))
 
-# The same sinks, as retention at the follower asks for them.
+# The same sinks, as retention at the follower reads them.
 leader_sink = table(
     "leader_sink",
-    texts("dataset"),  # its id: the dataset may not be here yet
+    texts("dataset"),  # its id: this site may not have the dataset yet
     texts("name"),
     integers("lowest"),  # the sink has every row up to here; NULL: it may need the very first one
     flags("paused"),

@@ -42,14 +42,17 @@ def add(connection: sa.Connection, session_id: str, token: Token, *, lasts: time
     )
     connection.execute(web_session.delete().where(of_token, web_session.c.id_hash.not_in(newest)))
     ends = now + lasts if token.expires_at is None else min(now + lasts, token.expires_at)
-    made = Session(token, now, max(ends, now))
+    session = Session(token, now, max(ends, now))
     connection.execute(
         web_session.insert().values(
-            id_hash=hash_secret(session_id), token_id=token.id, created_at=made.created_at, expires_at=made.expires_at
+            id_hash=hash_secret(session_id),
+            token_id=token.id,
+            created_at=session.created_at,
+            expires_at=session.expires_at,
         )
     )
-    audit.record(connection, Event.SESSION_STARTED, token=token.name, until=made.expires_at)
-    return made
+    audit.record(connection, Event.SESSION_STARTED, token=token.name, until=session.expires_at)
+    return session
 
 
 def find(connection: sa.Connection, session_id: str) -> Session | None:
@@ -88,5 +91,5 @@ def end(connection: sa.Connection, session_id: str) -> bool:
 
 
 def remove_expired(connection: sa.Connection) -> int:
-    """Returns how many sessions were removed. Nothing depends on it: `find` does not return them."""
+    """Removes sessions that have expired, which `find` does not return. Returns how many."""
     return int(connection.execute(web_session.delete().where(web_session.c.expires_at <= utc_now())).rowcount)

@@ -1,6 +1,6 @@
 """Finds rows that are not in the table: rows that sinks refused, and rejected rows of ingested files. Their stored
 content is parsed as a row of the table and judged by the same condition. If the result is neither true nor false,
-because a value is missing or invalid, nobody can tell."""
+because a value is missing or invalid, it is unknown whether the row matches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TEMPORARY_SECONDS_MAX = 3600.0  # the temporary file of a running ingest is you
 @dataclass(frozen=True, slots=True)
 class RefusedFound:
     chosen: tuple[RefusedRow, ...]
-    in_table: tuple[RefusedRow, ...]  # those of them that are in the table, too
+    in_table: tuple[RefusedRow, ...]  # the chosen ones that are in the table, too
     not_judged: int
 
 
@@ -45,35 +45,35 @@ def judge_refused(main: DataFrame, where: str, refused: Sequence[RefusedRow]) ->
     """Judges refused rows by their row in the table, or, if it is gone, by their stored content."""
     if not refused:
         return RefusedFound((), (), 0)
-    asked = main.sparkSession.createDataFrame([(int(q.number),) for q in refused], f"{SEQ_COLUMN} long")
-    there = main.join(F.broadcast(asked.distinct()), SEQ_COLUMN, "left_semi")
+    numbers = main.sparkSession.createDataFrame([(int(q.number),) for q in refused], f"{SEQ_COLUMN} long")
+    in_main = main.join(F.broadcast(numbers.distinct()), SEQ_COLUMN, "left_semi")
     fits = F.coalesce(F.expr(where), F.lit(False)).alias("_sl_fits")
-    by_number: dict[int, bool] = {r[0]: r[1] for r in there.select(SEQ_COLUMN, fits).collect()}  # a line per refused
+    by_number: dict[int, bool] = {r[0]: r[1] for r in in_main.select(SEQ_COLUMN, fits).collect()}  # a line per refused
     verdicts: dict[int, bool | None] = {q.id: by_number[int(q.number)] for q in refused if int(q.number) in by_number}
     left = [q for q in refused if q.id not in verdicts]
-    for some in portions(left, lambda q: q.size, _BYTES_AT_ONCE_MAX, _LINES_AT_ONCE_MAX):
-        contents = [q.read() for q in some]
+    for portion in portions(left, lambda q: q.size, _BYTES_AT_ONCE_MAX, _LINES_AT_ONCE_MAX):
+        contents = [q.read() for q in portion]
         texts = [None if content is None else json.dumps(content) for content in contents]
-        verdicts.update(zip((q.id for q in some), judge(main, where, texts), strict=True))
+        verdicts.update(zip((q.id for q in portion), judge(main, where, texts), strict=True))
     chosen = tuple(q for q in refused if verdicts[q.id])
     in_table = tuple(q for q in chosen if int(q.number) in by_number)
     return RefusedFound(chosen, in_table, sum(verdicts[q.id] is None for q in refused))
 
 
 def judge(main: DataFrame, where: str, texts: Sequence[str | None]) -> list[bool | None]:
-    """Whether each text, parsed as a row of the table, matches; None if nobody can tell. An empty row never matches."""
+    """Whether each text, parsed as a row of the table, matches; None if that is unknown. An empty row never matches."""
     if not texts:
         return []
     try:
-        found = _judged(main.sparkSession, main.schema, where, texts)
+        verdicts = _judge_all(main.sparkSession, main.schema, where, texts)
     except Exception as e:
         if not is_about_values(e):
             raise explain(e, "quarantined and rejected rows cannot be judged") from e
-        found = _judged(_lenient(main.sparkSession), main.schema, where, texts)
-    return [False if text == "{}" else found[n] for n, text in enumerate(texts)]
+        verdicts = _judge_all(_lenient(main.sparkSession), main.schema, where, texts)
+    return [False if text == "{}" else verdicts[n] for n, text in enumerate(texts)]
 
 
-def _judged(
+def _judge_all(
     spark: SparkSession, columns: T.StructType, where: str, texts: Sequence[str | None]
 ) -> dict[int, bool | None]:
     schema = T.StructType([T.StructField(f.name, f.dataType, True) for f in columns.fields])
@@ -88,10 +88,10 @@ def _judged(
 
 def _lenient(spark: SparkSession) -> SparkSession:
     """A session in which an invalid cast gives NULL instead of an error."""
-    found = spark.newSession()
-    found.conf.set("spark.sql.ansi.enabled", "false")
-    found.conf.set("spark.sql.session.timeZone", spark.conf.get("spark.sql.session.timeZone") or "UTC")
-    return found
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    session.conf.set("spark.sql.session.timeZone", spark.conf.get("spark.sql.session.timeZone") or "UTC")
+    return session
 
 
 # --- reject files ----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def find_folders(context: MaintainContext, dataset: Dataset) -> RejectFolders:
     usual = (context.config.home / "rejects").absolute()
     noted = context.ledger.query(reject_folders.of_dataset, dataset.id)
     here = {usual} | {Path(n.folder) for n in noted if Path(n.folder).is_dir()}
-    # A folder of that name is another one there, unless both machines mount it: nobody can tell from here.
+    # The same path on another machine is another folder, unless both mount it, which this machine cannot know.
     away = [n for n in noted if n.node != socket.gethostname()]
     return RejectFolders(
         tuple(sorted(f / dataset.name for f in here)), tuple(f"{n.node}:{Path(n.folder) / dataset.name}" for n in away)
@@ -135,8 +135,8 @@ class RejectFiles:
         removed, not_judged = 0, 0
         for n, path in enumerate(paths):
             self.progress("searching reject files", n, len(paths))
-            gone, unclear = self._file(path, dry_run=dry_run)
-            removed, not_judged = removed + gone, not_judged + unclear
+            removed_here, not_judged_here = self._file(path, dry_run=dry_run)
+            removed, not_judged = removed + removed_here, not_judged + not_judged_here
         young = [] if dry_run else [f for f in folders.here if not _remove_temporary(f)]
         return RejectsFound(removed, not_judged, tuple(young))
 
@@ -153,20 +153,21 @@ class RejectFiles:
                 path.unlink()
                 sync_folder(path.parent)
         except (OSError, UnicodeError) as e:
-            said = e.strerror if isinstance(e, OSError) and e.strerror else type(e).__name__
-            raise StorageError(f"the reject file {path} cannot be read or written: {said}") from e
+            reason = e.strerror if isinstance(e, OSError) and e.strerror else type(e).__name__
+            raise StorageError(f"the reject file {path} cannot be read or written: {reason}") from e
         return removed, not_judged
 
     def _sift(self, lines: TextIO, out: BinaryIO | None) -> tuple[int, int, int]:
-        """How many lines stay and go, and how many cannot be judged: those stay."""
+        """Copies the lines that stay to `out`. Returns how many stay, how many go, and how many cannot be judged: those
+        stay."""
         kept = removed = not_judged = 0
-        while some := list(islice(lines, _LINES_AT_ONCE_MAX)):
-            verdicts = judge(self.main, self.where, [_raw(line) for line in some])
-            staying = [line for line, v in zip(some, verdicts, strict=True) if not v]
+        while page := list(islice(lines, _LINES_AT_ONCE_MAX)):
+            verdicts = judge(self.main, self.where, [_raw(line) for line in page])
+            staying = [line for line, v in zip(page, verdicts, strict=True) if not v]
             if out is not None:
                 out.writelines(line.encode() for line in staying)
             kept += len(staying)
-            removed += len(some) - len(staying)
+            removed += len(page) - len(staying)
             not_judged += sum(v is None for v in verdicts)
         return kept, removed, not_judged
 
@@ -180,16 +181,16 @@ def _raw(line: str) -> str | None:
 
 
 class _Unchanged(Exception):
-    """The file is not to be replaced by what was written."""
+    """Raised to keep the file as it is."""
 
 
 def _remove_temporary(folder: Path) -> bool:
     """Removes temporary files of killed ingests. False if an ingest may still be writing one."""
-    young = False
+    has_young = False
     for path in folder.glob("*.jsonl.*.tmp"):
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _TEMPORARY_SECONDS_MAX:
                 path.unlink()
             else:
-                young = True
-    return not young
+                has_young = True
+    return not has_young

@@ -23,7 +23,7 @@ RETAINED = "retention had deleted rows before, which cannot be searched any more
 
 @dataclass(frozen=True, slots=True)
 class AtSink:
-    """A sink, and how many of the rows it was sent or will not get."""
+    """A sink, and how many of the matching rows it was sent, or will not get."""
 
     sink: str
     kind: str
@@ -36,7 +36,7 @@ class AtSink:
 
 @dataclass(frozen=True, slots=True)
 class MayHold(AtSink):
-    """A sink that may have so many such rows at most, besides those that it was certainly sent."""
+    """A sink that may have up to this many matching rows, besides those that it was certainly sent."""
 
     why: tuple[str, ...] = ()
 
@@ -60,33 +60,33 @@ class PurgeResult:
     rejects: int  # lines of reject files
     rejects_not_judged: int  # lines for which nobody can tell whether they match
     rejects_folders: tuple[str, ...]  # where reject files were searched
-    rejects_elsewhere: tuple[str, ...]  # folders of other machines, which cannot be seen from here
+    rejects_elsewhere: tuple[str, ...]  # folders of other machines, which this one cannot search
     delete_files_left: int  # the rows that they hide are still in data files, because another commit came first
     snapshots_expired: int | None  # None if snapshots were to be kept, or could not be expired
     refs_kept: int  # branches and tags that may still show the rows
     left: tuple[str, ...]  # what this run could not do: repeat the purge until this is empty
-    followers: tuple[str, ...] = ()  # that have or may have such rows, until they carry the purge out, too
+    followers: tuple[str, ...] = ()  # they have or may have such rows, until they carry the purge out, too
 
 
 # --- which rows go ---------------------------------------------------------------------------------------------------
 
-OUT_OF_REACH = 10**9  # more sequence numbers than are reserved while a purge runs
+RESERVED_MEANWHILE_MAX = 10**9  # more sequence numbers than anybody reserves while a purge runs
 
 
 @dataclass(frozen=True, slots=True)
 class MatchingRows:
-    """Matching rows of a table, by what their sequence numbers say."""
+    """The rows of a table that match the condition, by their sequence numbers."""
 
     sealed: Seq | None
     ranges: tuple[SeqRange, ...]  # of the rows up to the seal, ours or foreign
     rows: int  # in these ranges
-    ours: int  # of these: only they can be at a sink, or be meant for one
+    ours: int  # how many of these are ours: only they can be at a sink, or be meant for one
     below: int  # with a sequence number of 0 or less
     unnumbered: int
     waiting: int  # above the seal, and ours: a run after they are settled deletes them
     beyond: int  # above the seal, and foreign
-    near: int  # the highest of these that the counter may reach while rows are deleted; 0: none
-    far: int  # the counter cannot reach what lies above
+    near: int  # the highest number of these that may be reserved while rows are deleted; 0: there is none
+    far: int  # no number above this one is reserved while rows are deleted
 
     @property
     def range(self) -> SeqRange | None:
@@ -94,7 +94,7 @@ class MatchingRows:
 
     @property
     def total(self) -> int:
-        """All but those that wait."""
+        """All rows but those that wait."""
         return self.rows + self.below + self.unnumbered + self.beyond
 
     @property
@@ -110,24 +110,26 @@ class MatchingRows:
         return max(1, self.near - counter)
 
 
-def delete_condition(where: str, fits: MatchingRows, counter: int, ours_above: Sequence[SeqRange]) -> str:
-    """Matches only counted rows, even if others change the table meanwhile: settled rows in the recorded ranges, which
-    followers get, too, and none above the seal whose number is or may become ours. (`where` may end in a comment.)"""
-    number, sealed = f"`{SEQ_COLUMN}`", int(fits.sealed or 0)
-    spans = [in_ranges(fits.ranges)] if fits.ranges else []
-    if fits.below:
+def delete_condition(where: str, matching: MatchingRows, counter: int, ours_above: Sequence[SeqRange]) -> str:
+    """The condition of the delete. It matches only counted rows, even if others change the table meanwhile: settled
+    rows in the recorded ranges, which followers get, too, and no row above the seal whose number is or may become
+    ours."""
+    number, sealed = f"`{SEQ_COLUMN}`", int(matching.sealed or 0)
+    spans = [in_ranges(matching.ranges)] if matching.ranges else []
+    if matching.below:
         spans.append(f"{number} < 1")
-    if fits.unnumbered:
+    if matching.unnumbered:
         spans.append(f"{number} IS NULL")
-    if fits.beyond and len(ours_above) <= RANGES_MAX:
+    if matching.beyond and len(ours_above) <= RANGES_MAX:
         kept = "".join(f" AND {number} NOT BETWEEN {r.lo} AND {r.hi}" for r in ours_above)
-        spans.append(f"({number} > {sealed} AND ({number} <= {counter} OR {number} > {fits.far}){kept})")
+        spans.append(f"({number} > {sealed} AND ({number} <= {counter} OR {number} > {matching.far}){kept})")
+    # On a line of its own: `where` may end in a comment.
     return f"(\n{where}\n) AND ({' OR '.join(spans) or 'false'})"
 
 
 def deleted_in(recorded: Sequence[RecordedPurge], rows: SeqRange | None) -> tuple[SeqRange, ...]:
-    """Where a run that died has deleted rows, or was about to, by the first and last of them and by what its table
-    records."""
+    """The ranges in which a run that died has deleted rows or was about to. The ledger has their first and last row,
+    and the table may have the ranges in between."""
     if rows is None:
         return ()
     return bound(r for p in recorded if p.rows == rows for r in p.deleted_in) or (rows,)
@@ -138,15 +140,16 @@ def deleted_in(recorded: Sequence[RecordedPurge], rows: SeqRange | None) -> tupl
 
 @dataclass
 class SentRanges:
-    """For one generation of a sink, the ranges of each lane, by the condition under which rows were chosen."""
+    """The ranges that one generation of a sink was sent, or may have been sent: by the sink's condition at that time,
+    and by lane."""
 
     sent: dict[str | None, dict[str, list[SeqRange]]] = field(default_factory=dict)
-    may: dict[str | None, dict[str, list[SeqRange]]] = field(default_factory=dict)
+    maybe_sent: dict[str | None, dict[str, list[SeqRange]]] = field(default_factory=dict)
     why: list[str] = field(default_factory=list)
 
-    def add_may(self, where: str | None, partition: str, rows: SeqRange | None, why: str) -> None:
+    def add_maybe(self, where: str | None, partition: str, rows: SeqRange | None, why: str) -> None:
         if rows is not None:
-            _add(self.may, where, partition, rows)
+            _add(self.maybe_sent, where, partition, rows)
             self.because(why)
 
     def because(self, why: str) -> None:
@@ -160,40 +163,41 @@ def _add(to: dict[str | None, dict[str, list[SeqRange]]], where: str | None, lan
 
 
 def sent_ranges(holder: SinkGeneration, sealed: Seq, begun: Mapping[str, Intent]) -> SentRanges:
-    """`begun`: the open intents of the current generation, by partition; their chunks are more exact than their bounds.
-    If conditions alternated, the bounds alone do not show which rows were chosen by which."""
-    found = SentRanges()
+    """The ranges up to the seal that the sink was sent, or may have been sent. `begun`: the open intents of the current
+    generation, by partition; their chunks are more exact than their bounds. If conditions alternated, the bounds alone
+    do not show which condition chose a row, so such ranges only may have been sent."""
+    result = SentRanges()
     start = holder.record.start if holder.is_current else None
     for past in holder.lanes:
-        _of_lane(found, past, start, int(sealed), begun.get(past.partition))
+        _of_lane(result, past, start, int(sealed), begun.get(past.partition))
         if any(_overlap(a, b) for n, a in enumerate(past.spans) for b in past.spans[n + 1 :]):
-            found.because(CONDITION_CHANGED)
-    if CONDITION_CHANGED in found.why:
-        for where, lanes in found.sent.items():
+            result.because(CONDITION_CHANGED)
+    if CONDITION_CHANGED in result.why:
+        for where, lanes in result.sent.items():
             for partition, ranges in lanes.items():
                 for rows in ranges:
-                    _add(found.may, where, partition, rows)
-        found.sent = {}
-    return found
+                    _add(result.maybe_sent, where, partition, rows)
+        result.sent = {}
+    return result
 
 
-def _of_lane(found: SentRanges, past: LanePast, start: Seq | None, sealed: int, begun: Intent | None) -> None:
+def _of_lane(result: SentRanges, past: LanePast, start: Seq | None, sealed: int, begun: Intent | None) -> None:
     mark = int(past.mark or 0)
     for span in past.spans:
         after, until = int(span.after or 0), min(int(span.until), sealed)
-        _add(found.sent, span.where, past.partition, range_or_none(after, min(until, mark)))
+        _add(result.sent, span.where, past.partition, range_or_none(after, min(until, mark)))
         if begun is None:
-            found.add_may(span.where, past.partition, range_or_none(max(after, mark), until), UNDER_WAY)
+            result.add_maybe(span.where, past.partition, range_or_none(max(after, mark), until), UNDER_WAY)
     if begun is not None:
         where = begun.options.get("where") or None
         for chunk in begun.chunks:
             rows = range_or_none(int(chunk.rows.lo) - 1, min(int(chunk.rows.hi), sealed))
             if chunk.state is ChunkState.LANDED:
-                _add(found.sent, where, past.partition, rows)
+                _add(result.sent, where, past.partition, rows)
             elif chunk.state is ChunkState.PLANNED:
-                found.add_may(where, past.partition, rows, UNDER_WAY)
+                result.add_maybe(where, past.partition, rows, UNDER_WAY)
     for rows in _uncovered(int(start or 0), min(mark, sealed), [(int(s.after or 0), int(s.until)) for s in past.spans]):
-        found.add_may(None, past.partition, rows, NOT_RECORDED)
+        result.add_maybe(None, past.partition, rows, NOT_RECORDED)
 
 
 def _overlap(a: SentSpan, b: SentSpan) -> bool:
@@ -202,13 +206,13 @@ def _overlap(a: SentSpan, b: SentSpan) -> bool:
 
 def _uncovered(after: int, until: int, spans: Iterable[tuple[int, int]]) -> list[SeqRange]:
     """The parts of `after+1..until` that are in none of the spans."""
-    found = []
+    uncovered = []
     at = after
     for lo, hi in (*sorted(spans), (until, until)):
         if (rows := range_or_none(at, min(lo, until))) is not None:
-            found.append(rows)
+            uncovered.append(rows)
         at = max(at, hi)
-    return found
+    return uncovered
 
 
 def began_below(holder: SinkGeneration, floor: Seq | None) -> bool:

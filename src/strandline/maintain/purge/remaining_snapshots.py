@@ -13,69 +13,76 @@ from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.maintain.context import MaintainProgress
 from strandline.maintain.purge.table_rows import RowSearch
 
-_LOOKED_AT_MAX = 200  # snapshots, each of which is read
+_SNAPSHOTS_READ_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RemainingSnapshots:
+    """What keeps snapshots that still show, or may show, deleted rows."""
+
     refs: int  # branches and tags besides main
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
-def still_shown(search: RowSearch, progress: MaintainProgress) -> Shown:
+def find_remaining(search: RowSearch, progress: MaintainProgress) -> RemainingSnapshots:
     table = search.context.tables.settled.view(search.dataset.name)
     keepers = snapshots_kept_by(table)
-    asked = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -table.snapshots[s].at_ms)
-    showing = set(asked[_LOOKED_AT_MAX:])  # not checked: report too many rather than too few
-    for n, snapshot in enumerate(asked[:_LOOKED_AT_MAX]):
-        progress("checking older snapshots", n, len(asked))
+    newest_first = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -table.snapshots[s].at_ms)
+    showing = set(newest_first[_SNAPSHOTS_READ_MAX:])  # not checked: report too many rather than too few
+    for n, snapshot in enumerate(newest_first[:_SNAPSHOTS_READ_MAX]):
+        progress("checking older snapshots", n, len(newest_first))
         if _shows(search, snapshot):
             showing.add(snapshot)
     return describe_remaining(keepers, showing)
 
 
 def _shows(search: RowSearch, snapshot: SnapshotId) -> bool:
-    """True also if nobody can tell: the condition may not fit the columns of that time."""
+    """Whether the snapshot shows matching rows. True also if that is unknown: the condition may not fit its columns."""
     try:
         df = search.context.tables.settled.read(search.dataset.name, snapshot)
         return not df.where(F.expr(search.where)).isEmpty()
-    except Exception:  # of Spark, Java or storage: in any case, the snapshot was not seen to be free of such rows
+    except Exception:  # of Spark, Java or storage: the snapshot was not seen to be free of such rows
         check_not_called_off()
         return True
 
 
 def snapshots_kept_by(table: TableView) -> dict[tuple[str, str], list[SnapshotId]]:
-    """All snapshots but main's newest, by what keeps them; several refs may keep the same snapshot."""
+    """All snapshots but main's newest, by the kind and name of what keeps them. Several refs may keep the same
+    snapshot. Snapshots that no ref keeps are under an empty kind and name."""
     lineage = {s.id for s in table.ancestors(table.main)}
-    found: dict[tuple[str, str], list[SnapshotId]] = {}
-    reached: set[SnapshotId] = set()
+    by_keeper: dict[tuple[str, str], list[SnapshotId]] = {}
+    referenced: set[SnapshotId] = set()
     for ref in sorted(table.ref_rules, key=lambda r: r.name):
         past = [s.id for s in table.ancestors(ref.snapshot)] if ref.is_branch else [ref.snapshot]
-        reached.update(past)
+        referenced.update(past)
         if ref.name != "main":  # snapshots that main has, too, are listed for main, except a ref's own
             past = [s for s in past if s == ref.snapshot or s not in lineage]
         if kept := [s for s in past if s != table.main and s in table.snapshots]:
-            found["branch" if ref.is_branch else "tag", ref.name] = kept
-    if lost := [s for s in table.snapshots if s not in reached]:
-        found["", ""] = lost
-    return found
+            by_keeper["branch" if ref.is_branch else "tag", ref.name] = kept
+    if unreferenced := [s for s in table.snapshots if s not in referenced]:
+        by_keeper["", ""] = unreferenced
+    return by_keeper
 
 
-def describe_remaining(keepers: Mapping[tuple[str, str], Sequence[SnapshotId]], showing: set[SnapshotId]) -> Shown:
-    said, refs = [], 0
+def describe_remaining(
+    keepers: Mapping[tuple[str, str], Sequence[SnapshotId]], showing: set[SnapshotId]
+) -> RemainingSnapshots:
+    messages, refs = [], 0
     for (what, name), kept in keepers.items():
         if not (count := sum(s in showing for s in kept)):
             continue
         if name == "main":
-            said.append(f"main still shows such rows, or may, in its past ({count:,}): unset the rules that keep it")
+            messages.append(
+                f"main still shows such rows, or may, in its past ({count:,}): unset the rules that keep it"
+            )
         elif name.startswith(BRANCH_PREFIX):
             refs += 1
-            said.append(f"branch {name} still shows such rows, or may: it goes when its block is settled")
+            messages.append(f"branch {name} still shows such rows, or may: it goes when its block is settled")
         elif name:
             refs += 1
-            said.append(f"{what} {name} still shows such rows, or may: drop it")
+            messages.append(f"{what} {name} still shows such rows, or may: drop it")
         else:
-            said.append(
+            messages.append(
                 f"snapshots that no branch has ({count:,}) could not be expired, and still show such rows, or may"
             )
-    return Shown(refs, tuple(said))
+    return RemainingSnapshots(refs, tuple(messages))

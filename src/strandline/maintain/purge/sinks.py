@@ -1,4 +1,5 @@
-"""Finds sinks that were sent purged rows, may have been, or will not get them any more. Executors count the rows."""
+"""Finds the sinks that were sent purged rows, may have been sent them, or will not get them. Executors count the
+rows."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from strandline.maintain.purge.table_rows import RowSearch
 class SinkExposure:
     holder: SinkGeneration
     sent: int
-    may: int
+    maybe_sent: int
     why: tuple[str, ...]  # why it may have more such rows; empty if it has none, as far as we know
     owed: tuple[NewLoss, ...]
 
@@ -49,15 +50,15 @@ class SinkExposure:
         return sum(x.rows or 0 for x in self.owed)
 
 
-def list_may_hold(findings: Sequence[SinkExposure], came_meanwhile: Sequence[SinkGeneration]) -> Iterator[MayHold]:
-    """`came_meanwhile`: sinks that somebody delivered to while rows were deleted."""
-    meanwhile = {h.record.id: h for h in came_meanwhile}
+def list_may_hold(findings: Sequence[SinkExposure], late: Sequence[SinkGeneration]) -> Iterator[MayHold]:
+    """The sinks that may have matching rows. `late`: those that may have got some while rows were deleted."""
+    late_by_id = {h.record.id: h for h in late}
     for f in findings:
-        late = meanwhile.pop(f.holder.record.id, None) if f.holder.is_current else None
-        why: Sequence[str] = f.why if late is None else (*f.why, MEANWHILE)
+        is_late = f.holder.is_current and late_by_id.pop(f.holder.record.id, None) is not None
+        why: Sequence[str] = (*f.why, MEANWHILE) if is_late else f.why
         if why:
-            yield may_hold(f.holder, f.may or None, why)
-    for holder in meanwhile.values():
+            yield may_hold(f.holder, f.maybe_sent or None, why)
+    for holder in late_by_id.values():
         yield may_hold(holder, None, (MEANWHILE,))
 
 
@@ -69,39 +70,39 @@ class SinkSearch:
     progress: MaintainProgress
 
     def find_exposed(
-        self, sealed: Seq | None, floor: Seq | None, found: int, quarantined: Sequence[RefusedRow]
+        self, sealed: Seq | None, floor: Seq | None, matching: int, quarantined: Sequence[RefusedRow]
     ) -> list[SinkExposure]:
-        """One finding per generation of every sink that the dataset has or had."""
+        """One finding per generation of every sink that the dataset has or had. `matching`: how many rows match."""
         with self.context.ledger.read() as connection:
-            known = sink_exposure.of_dataset(connection, self.dataset.id)
-            by_sink = {h.record.id: skipped_rows.lane_positions(connection, h.record) for h in known if h.is_current}
-        if sealed is None or not found:
-            return [_with_floor(SinkExposure(h, 0, 0, (), ()), floor) for h in known]
+            holders = sink_exposure.of_dataset(connection, self.dataset.id)
+            by_sink = {h.record.id: skipped_rows.lane_positions(connection, h.record) for h in holders if h.is_current}
+        if sealed is None or not matching:
+            return [_with_floor(SinkExposure(h, 0, 0, (), ()), floor) for h in holders]
         table = RowSearch(self.context, self.dataset, self.where).settled(sealed).df.where(F.expr(self.where))
         fits = table.persist(StorageLevel.MEMORY_ONLY)  # few rows, read many times
         try:
             findings = []
-            for n, holder in enumerate(known):
-                self.progress("searching for sinks that have them", n, len(known))
+            for n, holder in enumerate(holders):
+                self.progress("searching for sinks that have them", n, len(holders))
                 positions = by_sink[holder.record.id] if holder.is_current else []
-                finding = self._finding(fits, holder, positions, sealed, found)
+                finding = self._finding(fits, holder, positions, sealed, matching)
                 findings.append(_with_floor(_without_refused(finding, quarantined), floor))
             return findings
         finally:
             fits.unpersist()
 
     def _finding(
-        self, fits: DataFrame, holder: SinkGeneration, positions: Sequence[LanePosition], sealed: Seq, found: int
+        self, fits: DataFrame, holder: SinkGeneration, positions: Sequence[LanePosition], sealed: Seq, matching: int
     ) -> SinkExposure:
         begun = {s.partition: s.intent for s in positions if s.intent is not None}
         ranges = sent_ranges(holder, sealed, begun)
         sent = self._count(fits, ranges.sent, ranges)
-        may = self._count(fits, ranges.may, ranges)
+        maybe_sent = self._count(fits, ranges.maybe_sent, ranges)
         if CONDITION_UNFIT in ranges.why:
-            sent, may = 0, sent + may
+            sent, maybe_sent = 0, sent + maybe_sent
         lacking = self._owed(fits, holder.record, positions, sealed) if holder.is_current else ()
-        why = tuple(ranges.why) if may else ()
-        return SinkExposure(holder, sent, min(may, found), why, lacking)
+        why = tuple(ranges.why) if maybe_sent else ()
+        return SinkExposure(holder, sent, min(maybe_sent, matching), why, lacking)
 
     def _count(self, fits: DataFrame, by: Mapping[str | None, Mapping[str, list[SeqRange]]], ranges: SentRanges) -> int:
         total = 0
@@ -147,15 +148,16 @@ def _fits(df: DataFrame, where: str) -> bool:
 
 
 def _without_refused(finding: SinkExposure, quarantined: Sequence[RefusedRow]) -> SinkExposure:
-    """The watermark is above quarantined rows, but the sink does not have them."""
+    """Subtracts quarantined rows: the watermark is above them, but the sink does not have them."""
     marks = {past.partition: int(past.mark or 0) for past in finding.holder.lanes}
     holder = (finding.holder.record.id, finding.holder.generation)
     own = [r for r in quarantined if (r.sink.id, r.generation) == holder]
     passed = sum(r.number <= marks.get(r.partition, 0) for r in own)
     again = sum(r.may_have_landed for r in own)
     why = (*finding.why, SENT_AGAIN) if again else finding.why
-    return replace(finding, sent=max(0, finding.sent - passed), may=finding.may + again, why=why)
+    return replace(finding, sent=max(0, finding.sent - passed), maybe_sent=finding.maybe_sent + again, why=why)
 
 
 def _with_floor(finding: SinkExposure, floor: Seq | None) -> SinkExposure:
+    """Adds that the sink may have rows that retention deleted, if it began below the floor."""
     return replace(finding, why=(*finding.why, RETAINED)) if began_below(finding.holder, floor) else finding

@@ -1,4 +1,4 @@
-"""Finds the matching rows of a table, and whose they are: ours and settled, ours and not settled yet, or foreign. The
+"""Finds the matching rows of a table, and whether they are ours and settled, ours and not settled yet, or foreign. The
 executors count; our ranges may be many."""
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, published_blocks, sequence
 from strandline.maintain.context import MaintainContext
-from strandline.maintain.purge.plan import OUT_OF_REACH, MatchingRows
+from strandline.maintain.purge.plan import RESERVED_MEANWHILE_MAX, MatchingRows
 from strandline.maintain.retain_plan import RANGES_MAX
-from strandline.maintain.runs import without_words
+from strandline.maintain.runs import redacted_message
 from strandline.read.settled_view import SettledView
 
-_NUMBERS_MAX = 100_000  # that this process reads, to name rows one by one
+_NUMBERS_MAX = 100_000  # sequence numbers that this process reads, to name rows one by one
 
 
 def own_ranges_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
-    """Sequence numbers above the seal that are ours or will be. Under the counter's lock, they are complete."""
-    staged = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
-    return merge_ranges([*published_blocks.owned_ranges(connection, dataset.id, after=sealed), *staged])
+    """The ranges of sequence numbers above the seal that are ours or will be. They are complete if the caller has
+    locked the counter."""
+    opened = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
+    return merge_ranges([*published_blocks.owned_ranges(connection, dataset.id, after=sealed), *opened])
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,13 @@ class RowSearch:
     where: str
 
     def main(self) -> DataFrame:
-        """The whole table: foreign rows are about persons, too."""
+        """The whole table: foreign rows may be about persons, too."""
         return self.context.tables.settled.spark.table(in_spark(self.dataset.name))
 
     def count_matching(self, sealed: Seq | None) -> MatchingRows:
-        """Reads the table's snapshot first and the ledger after it: so every row of ours is known to the ledger."""
-        fitting = self.main().where(F.expr(self.where))
+        """Counts the rows that match the condition, by their sequence numbers."""
+        # The table's snapshot is read before the ledger, so the ledger knows every row of ours in it.
+        matching = self.main().where(F.expr(self.where))
         with self.context.ledger.read() as connection:
             above = own_ranges_above(connection, self.dataset, sealed)
             counter = sequence.read(connection).last
@@ -58,38 +60,38 @@ class RowSearch:
         of_ours = reduce(Column.__or__, spans, F.lit(len(above) > RANGES_MAX))
         beyond = F.when((number > last) & ~of_ours, number)
         with _on_every_row():
-            found = fitting.agg(
+            counts = matching.agg(
                 F.count(settled).alias("rows"), F.min(settled).alias("first"), F.max(settled).alias("last"),
                 F.count_if(number < 1).alias("below"), F.count_if(number.isNull()).alias("unnumbered"),
                 F.count_if((number > last) & of_ours).alias("waiting"), F.count(beyond).alias("beyond"),
-                F.max(F.when(beyond <= counter + OUT_OF_REACH, beyond)).alias("near"),
+                F.max(F.when(beyond <= counter + RESERVED_MEANWHILE_MAX, beyond)).alias("near"),
             ).collect()[0]  # fmt: skip
-            ranges = _named(fitting, found["first"], found["last"], found["rows"])
+            ranges = _name_ranges(matching, counts["first"], counts["last"], counts["rows"])
         return MatchingRows(
-            sealed, ranges, found["rows"], self._ours(sealed, found["rows"]), found["below"],
-            found["unnumbered"], found["waiting"], found["beyond"], found["near"] or 0, counter + OUT_OF_REACH,
+            sealed, ranges, counts["rows"], self._count_ours(sealed, counts["rows"]), counts["below"],
+            counts["unnumbered"], counts["waiting"], counts["beyond"], counts["near"] or 0,
+            counter + RESERVED_MEANWHILE_MAX,
         )  # fmt: skip
 
-    def _ours(self, sealed: Seq | None, found: int) -> int:
-        if not found or sealed is None:
+    def _count_ours(self, sealed: Seq | None, matching: int) -> int:
+        if not matching or sealed is None:
             return 0
         settled = self.settled(sealed)
         if settled.has_no_foreign_rows:
-            return found
+            return matching
         with _on_every_row():
-            return min(found, settled.df.where(F.expr(self.where)).count())
+            return min(matching, settled.df.where(F.expr(self.where)).count())
 
     def settled(self, sealed: Seq) -> SettledView:
         return self.context.settled(self.dataset, ReadBounds(Seq(0), sealed))
 
 
-def _named(fitting: DataFrame, first: int | None, last: int | None, rows: int) -> tuple[SeqRange, ...]:
-    """The ranges of these rows: all of them one by one, or, if they are many, the first and last of each part of the
-    span."""
+def _name_ranges(matching: DataFrame, first: int | None, last: int | None, rows: int) -> tuple[SeqRange, ...]:
+    """The ranges of these rows. Of many rows, only the first and last of each part of the whole span are read."""
     if first is None or last is None:
         return ()
     number = F.col(SEQ_COLUMN)
-    settled = fitting.where(number.between(first, last))
+    settled = matching.where(number.between(first, last))
     if rows <= _NUMBERS_MAX:
         return name_rows(r[0] for r in settled.select(number).collect())
     width = -(-(last - first + 1) // NAMED_MAX)
@@ -119,9 +121,10 @@ def is_about_values(error: BaseException) -> bool:
 
 
 def text_of_error(error: Exception) -> str:
-    """What an error says, unless Spark has said it: that may repeat the condition, or values of a row."""
+    """The message of the error. That of an error of Spark is redacted: it may repeat the condition, or values of a
+    row."""
     if any(isinstance(cause, JAVA_ERRORS) for cause in _causes(error)):
-        return without_words(error)
+        return redacted_message(error)
     return explain(error, "it could not be done").message
 
 

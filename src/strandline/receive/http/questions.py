@@ -114,7 +114,7 @@ def _question(
 async def claimed(handler: RequestHandler, caller: ReceiverCaller, asked: ClaimedQuestion) -> Reply:
     def ask() -> SourceRecord | None:
         with handler.ledger.read() as connection:
-            return senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
+            return senders.find_claim(connection, caller.dataset.id, asked.lake, asked.dataset)
 
     found = await handler.in_thread(ask)
     if found is None:
@@ -187,7 +187,7 @@ async def inspect(handler: RequestHandler, caller: ReceiverCaller, asked: Inspec
 
 def _check_owner(connection: Connection, caller: ReceiverCaller, asked: _SenderQuestion) -> None:
     """Lanes that nobody has claimed hold nothing, so anybody may ask about them."""
-    found = senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
+    found = senders.find_claim(connection, caller.dataset.id, asked.lake, asked.dataset)
     if found is not None:
         _own(found, caller)
 

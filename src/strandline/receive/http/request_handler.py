@@ -260,7 +260,7 @@ class RequestHandler:
         """The stored answer to a repeat of a body that no longer fits the table."""
         caller = arrival.caller
         with self.ledger.read() as connection:
-            found = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
+            found = received.find_decision(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
         return None if found is None else answers.decided(found, 0, digest)
 
     def _rows(self, arrival: Arrival) -> tuple[pa.Table, Dataset]:

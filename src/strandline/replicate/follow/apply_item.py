@@ -29,7 +29,7 @@ from strandline.ingest.digest import ObservedDigest
 from strandline.ingest.settle_offered import commit_offered, publish_offered
 from strandline.ingest.stage import stage_rows
 from strandline.ledger.engine import utc_now
-from strandline.ledger.replicate import following, found_epochs, sites
+from strandline.ledger.replicate import following, sites, table_epochs
 from strandline.ledger.replicate.following import Followed, OpenItem
 from strandline.read.settled_view import check_table
 from strandline.replicate.follow.apply_plan import above_floor, plan_fetch
@@ -130,7 +130,7 @@ def _has_the_epoch(context: FollowContext, dataset: Dataset, block: Reserved) ->
         return True
     with work.ledger.write() as connection:
         sites.check_may_commit(connection, offered=True)  # a promotion that goes on records it itself
-        found_epochs.record(connection, work.witness, dataset, found)
+        table_epochs.record(connection, work.witness, dataset, found)
     if not following.release_item(work.ledger, block):
         raise BlockLost(f"{dataset.name}: another process has taken {block.head.rows}")
     return False

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.ledger.deliver import sinks
-from strandline.maintain.context import alone
+from strandline.maintain.context import without_deliverer
 from strandline.replicate.follow.context import FollowContext
 from strandline.replicate.follow.term_spans import term_spans
 
@@ -30,7 +30,7 @@ def discard_refused_rows(context: FollowContext, dataset: Dataset, ranges: Seque
         return
     with ExitStack() as stack:
         for record in known:  # a deliverer from when this site led may still be quarantining rows
-            stack.enter_context(alone(maintain, record))
+            stack.enter_context(without_deliverer(maintain, record))
         refused = [q for q in maintain.quarantine.of_dataset(dataset) if any(q.number in r for r in ranges)]
         gone = _gone_at_leader(context, dataset, {q.number for q in refused})
         for left in maintain.quarantine.discard(dataset, {q.id for q in refused if q.number in gone}):

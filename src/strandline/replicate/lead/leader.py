@@ -66,7 +66,7 @@ class Leader:
         """Offers what lies above the bounds of a follower, without datasets whose tables cannot be read. `only`: the
         names of the datasets that it may see, or how to read them; None: all. `sinks_version`: of the sinks that it
         has; None: send them in any case. `owner`: the first token of the follower's line, if it has one."""
-        with self._ledger.read_at_once() as connection:
+        with self._ledger.read_consistent() as connection:
             allowed = only(connection) if callable(only) else only
             last = self._unreadable.waiting()
             state = offers.read_state(connection, after, items_max=items_max, only=allowed, last=last)

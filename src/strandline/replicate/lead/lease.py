@@ -141,7 +141,7 @@ class SiteLease:
     def _chosen(self, before: frozenset[Member]) -> frozenset[Member]:
         """Reads the ledger after the record that the put replaces. So a put that lands names no follower whose removal
         began before that record was written: the removal marks the follower first, and then puts a record."""
-        with self._ledger.read_at_once() as connection:
+        with self._ledger.read_consistent() as connection:
             return members.choose(connection, before, sinks_wait=self._sinks_wait)
 
     def write_off(self) -> None:

@@ -46,7 +46,7 @@ from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import promotion_claims, promotion_failures, promotions
 from strandline.ledger.replicate.cuts import PreparedCut
 from strandline.ledger.replicate.promotions import Led, PromotionState
-from strandline.ledger.replicate.sites import Site, replaced
+from strandline.ledger.replicate.sites import Site, describe_successor
 from strandline.ledger.witness import Witness
 from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutUnknown, VersionedRecord
 from strandline.replicate.site_name import site_name
@@ -227,7 +227,7 @@ class Promotion:
                     raise RefusedError(f"this site cannot be promoted: {message}", hint=hint)
 
     def _read_state(self) -> PromotionState:
-        with self._ledger.read_at_once() as connection:
+        with self._ledger.read_consistent() as connection:
             return promotions.read(connection)
 
     def _ends_for_force(self, state: PromotionState) -> bool:
@@ -241,7 +241,7 @@ class Promotion:
     def _check_not_replaced(self, site: Site) -> None:
         """Raises RefusedError at a leader that another site has replaced or is about to replace: it accepts no rows,
         and cannot be promoted, not even by force, before it has followed that site."""
-        if (reason := replaced(site)) is not None:
+        if (reason := describe_successor(site)) is not None:
             raise RefusedError(
                 f"this site cannot be promoted: {reason}",
                 hint=f"`strandline rejoin {site.superseded_by or 'LEADER'}` makes this site follow it. "

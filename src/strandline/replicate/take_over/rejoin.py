@@ -97,7 +97,7 @@ def copy_spooled_bodies(config: LakeConfig, ledger: Ledger) -> list[CopiedBodies
     # Before the cut: it deletes the records of bodies whose rows it removes, and their files would look unknown.
     while ingested := ledger.query(batches.to_remove):
         spool.remove([name for _, name in ingested])
-        batches.removed(ledger, [id for id, _ in ingested])
+        batches.record_removed(ledger, [id for id, _ in ingested])
     for dataset in known:
         in_spool = [name for name, _ in spool.bodies(dataset.table_uuid)]
         waiting = ledger.query(spool_files.rows_in_waiting, in_spool)

@@ -13,7 +13,7 @@ from strandline.core.documents import Document
 from strandline.core.errors import NoSuchRun
 from strandline.core.records.maintenance_records import MaintenanceKind
 from strandline.ledger.maintain.runs import MaintenanceRun
-from strandline.maintain.runs import RunControl, RunResult, wordless
+from strandline.maintain.runs import RunControl, RunResult, redacted
 from strandline.serve.api.handlers import reads
 from strandline.serve.api.inputs import (
     BeforeId,
@@ -130,7 +130,7 @@ async def purge(access: AdminAccess, wanted: PurgeInput) -> Response:
             return access.lake.maintenance.purge(**given)
         except Exception as e:
             # Without its cause, too: unexpected errors of such work are logged with their causes.
-            raise wordless(e) from None
+            raise redacted(e) from None
 
     return await _begin(access, MaintenanceKind.PURGE, wanted, delete)
 
@@ -166,7 +166,7 @@ def show_run(access: ReadAccess, run: IdPath) -> Document:
 def _get(access: Access, run: int) -> MaintenanceRun:
     found = access.lake.maintenance.get(run)
     if not access.caller.sees(found.dataset):
-        raise NoSuchRun(f"there is no run {run}", hint="`GET /api/v1/maintenance/runs` lists those that are kept.")
+        raise NoSuchRun(f"there is no run {run}", hint="`GET /api/v1/maintenance/runs` lists the stored ones.")
     return found
 
 
