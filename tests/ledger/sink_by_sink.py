@@ -10,11 +10,10 @@ import sqlalchemy as sa
 
 from strandline.core.delivery_types import NOT_PARTITIONED, Lane, LaneId, SinkRecord
 from strandline.core.errors import WatermarkUnreadable
-from strandline.core.types import Dataset, Seq, SeqRange
+from strandline.core.types import Dataset, Seq, SeqRange, seq_or_none
 from strandline.ledger.deliver import lanes, losses, quarantine, sinks
 from strandline.ledger.deliver.delivery_report import Pace, ReportedIntent, UnderWay
 from strandline.ledger.deliver.lanes import of_sink
-from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.maintain import retention_holds

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.iceberg.pyiceberg.local_files import LocalFiles, local_path
+from strandline.iceberg.metadata.metadata_peek import local_path
+from strandline.iceberg.pyiceberg.local_files import LocalFiles
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ def is_reserved(column: str) -> bool:
     return column.lower() in INTERNAL_COLUMNS or column.lower().startswith(RESERVED_PREFIX)
 
 
+def seq_or_none(value: int | None) -> Seq | None:
+    return None if value is None else Seq(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to act on a row of the ledger: to deliver to a sink, ingest a batch, or reconcile. A token is never

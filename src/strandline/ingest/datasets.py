@@ -112,10 +112,11 @@ class DatasetAdmin:
     def alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> TableDescription:
         """Alters the table, and returns it as it is then."""
         from strandline.iceberg.pyiceberg.schema import describe
+        from strandline.iceberg.schema.alteration import alteration_text
 
-        altered = self.catalog.alter(dataset.name, alterations)
+        altered, changes = self.catalog.alter(dataset.name, alterations), [alteration_text(a) for a in alterations]
         with self.ledger.write() as connection:
-            audit.record(connection, Event.DATASET_ALTERED, dataset=dataset.name, changes=[str(a) for a in alterations])
+            audit.record(connection, Event.DATASET_ALTERED, dataset=dataset.name, changes=changes)
         return describe(altered)
 
     def preview_alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> TableDescription:

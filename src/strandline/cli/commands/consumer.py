@@ -44,7 +44,7 @@ def show(call: Call, name: ConsumerArgument, dataset: str | None = ConsumerDatas
 def remove(call: Call, name: ConsumerArgument, dataset: str | None = ConsumerDatasetOption) -> None:
     """Remove a consumer: retention no longer keeps rows for it.
 
-    A query that still reads under its name stops with an error. Started again, it is known again.
+    A query that still reads under its name stops with an error. If it starts again, the lake adds the consumer again.
     """
     found = _found(call, name, dataset)
     if len(found) > 1:

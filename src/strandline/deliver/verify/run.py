@@ -13,7 +13,7 @@ from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import Intent, Lane, SinkRecord
 from strandline.core.errors import RefusedError, StorageError, StrandlineError
 from strandline.core.text.wording import plural
-from strandline.core.types import Dataset, Lease, Seq, SeqRange
+from strandline.core.types import Dataset, Lease, Seq, SeqRange, seq_or_none
 from strandline.deliver.context import DeliverContext, settled
 from strandline.deliver.plan.older_generations import compare_older
 from strandline.deliver.send.digests import same_bytes
@@ -31,7 +31,6 @@ from strandline.iceberg.spark.java_errors import explaining
 from strandline.ledger.deliver import intents, lanes, losses, quarantine
 from strandline.ledger.deliver.losses import Reason, RecordedLoss
 from strandline.ledger.deliver.quarantine import NOT_DELIVERED, QuarantineState
-from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.maintain import floors
 
 RANGES_AT_ONCE_MAX = 2000  # read back by one job

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, 
 
 _BUSY_TIMEOUT_SECONDS = 60
 _GZIP_MAGIC = b"\x1f\x8b"
+_LOCAL = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?)?(?=/(?!/))", re.IGNORECASE)
 _REPLACED_MEANWHILE = RetryPolicy(0.0, attempts_max=3)
 # What a damaged file may raise: it cannot be decompressed, decoded or parsed, or lacks what all tables have.
 _DAMAGE = (
@@ -164,11 +166,10 @@ def sqlite_uri(path: str) -> str:
 
 
 def local_path(location: str) -> Path | None:
-    """None for a location that is not a local file."""
-    if "://" in location and not location.startswith("file://"):
-        return None
+    """None if the location is not a local file, or not an absolute path."""
     # Iceberg's writers take a location literally: `%20` in it is no escape.
-    return Path("/" + location.removeprefix("file:").lstrip("/"))
+    prefix = _LOCAL.match(location)
+    return None if prefix is None else Path(location[prefix.end() :])
 
 
 def earlier_links(view: TableView) -> Iterator[Links]:

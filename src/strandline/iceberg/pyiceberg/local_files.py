@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
+from strandline.iceberg.metadata.metadata_peek import local_path
 from strandline.storage.durable import make_folders, sync_data, sync_folder
 
 if TYPE_CHECKING:
     from pyiceberg.io import InputStream, OutputStream
     from pyiceberg.typedef import Properties
-
-_LOCAL = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?)?(?=/(?!/))", re.IGNORECASE)
-
-
-def local_path(location: str) -> Path | None:
-    """None if the location is not a local file, or not an absolute path."""
-    prefix = _LOCAL.match(location)
-    return None if prefix is None else Path(location[prefix.end() :])
 
 
 class LocalFile(InputFile, OutputFile):

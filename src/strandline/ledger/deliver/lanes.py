@@ -15,8 +15,7 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import Lane, SinkId, SinkRecord
 from strandline.core.errors import TokenError, WatermarkUnreadable
 from strandline.core.read_token import decode
-from strandline.core.types import DatasetId, DatasetUuid, Seq, SeqRange
-from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.core.types import DatasetId, DatasetUuid, Seq, SeqRange, seq_or_none
 from strandline.ledger.engine import lock_row, utc_now
 from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import intent, lane, partition_hash, sink

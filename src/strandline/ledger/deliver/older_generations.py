@@ -9,10 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.delivery_types import Lane, LaneId, SinkRecord
-from strandline.core.types import Seq, SeqRange
+from strandline.core.types import Seq, SeqRange, seq_or_none
 from strandline.ledger.deliver import intents
 from strandline.ledger.deliver.lanes import of_sink
-from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import rows_with
 from strandline.ledger.schema.core import chunk, intent, lane, partition_hash
 from strandline.ledger.schema.core import sink as sink_table

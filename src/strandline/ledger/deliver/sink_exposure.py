@@ -10,9 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.delivery_types import SinkRecord
-from strandline.core.types import DatasetId, Seq
+from strandline.core.types import DatasetId, Seq, seq_or_none
 from strandline.ledger.deliver import sinks
-from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.schema.core import intent, lane, sink
 
 

@@ -16,17 +16,13 @@ import sqlalchemy as sa
 
 from strandline.core.delivery_types import ChunkState, PeerKind, SinkId, SinkRecord, SinkState
 from strandline.core.errors import DestinationTaken, NoSuchSink, RefusedError
-from strandline.core.types import DatasetId, Seq
+from strandline.core.types import DatasetId, Seq, seq_or_none
 from strandline.ledger.engine import from_row, insert_into, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.replicate import sites
 from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import block, chunk, intent, lane, sink
-
-
-def seq_or_none(value: int | None) -> Seq | None:
-    return None if value is None else Seq(value)
 
 
 def options_text(options: Mapping[str, str]) -> str:

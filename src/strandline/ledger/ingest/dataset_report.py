@@ -9,8 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.types import Block, Dataset, DatasetId, OpenBlock, Published, Seq, TableCounts
-from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.core.types import Block, Dataset, DatasetId, OpenBlock, Published, Seq, TableCounts, seq_or_none
 from strandline.ledger.ingest import blocks, datasets, published_blocks, table_states
 from strandline.ledger.ingest.table_states import TableState
 from strandline.ledger.schema.core import block, dataset, table_state

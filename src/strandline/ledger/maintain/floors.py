@@ -19,9 +19,8 @@ import sqlalchemy as sa
 
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import NoSuchDataset
-from strandline.core.types import DatasetId, Seq, SeqRange
+from strandline.core.types import DatasetId, Seq, SeqRange, seq_or_none
 from strandline.ledger.deliver import lanes, sinks
-from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.schema.core import block, dataset

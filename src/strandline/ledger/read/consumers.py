@@ -18,10 +18,9 @@ from strandline.core.errors import NoSuchConsumer, RefusedError, UsageError
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import OnLag
 from strandline.core.text.bounded_text import check_text
-from strandline.core.types import Dataset, DatasetId, Seq
+from strandline.core.types import Dataset, DatasetId, Seq, seq_or_none
 from strandline.ledger import audit
 from strandline.ledger.deliver import sinks
-from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import from_row, insert_into, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.maintain import floors

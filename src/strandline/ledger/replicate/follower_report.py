@@ -9,8 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.sites.replication import shard_ids
-from strandline.core.types import Seq, ShardId
-from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.core.types import Seq, ShardId, seq_or_none
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.replicate import followers
 from strandline.ledger.replicate.followers import RegisteredFollower

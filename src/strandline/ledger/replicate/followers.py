@@ -19,9 +19,8 @@ from strandline.core.errors import NoSuchFollower, RefusedError, TermPassed, Usa
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import OnLag
 from strandline.core.text.bounded_text import check_text
-from strandline.core.types import Dataset, DatasetId, DatasetUuid, Seq, ShardId
+from strandline.core.types import Dataset, DatasetId, DatasetUuid, Seq, ShardId, seq_or_none
 from strandline.ledger import audit
-from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import from_row, insert_into, utc_now
 from strandline.ledger.ingest import datasets as dataset_records
 from strandline.ledger.ingest import sequence

@@ -9,8 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.sites.replication import shard_ids
-from strandline.core.types import DatasetId, Seq, ShardId
-from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.core.types import DatasetId, Seq, ShardId, seq_or_none
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import following
 from strandline.ledger.replicate.following import Followed

@@ -11,8 +11,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from strandline.core.sites.replication import SinkDefinition
-from strandline.core.types import DatasetUuid, Seq
-from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.core.types import DatasetUuid, Seq, seq_or_none
 from strandline.ledger.engine import upsert, utc_now
 from strandline.ledger.schema.replicate import leader_sink, leader_sinks
 

@@ -14,9 +14,19 @@ from strandline.core.errors import LedgerUnreadable
 from strandline.core.sites.replication import FIRST_TERM, SiteRole, TakeoverCut
 from strandline.core.sites.takeover_cuts import NumberedCut
 from strandline.core.sites.terms import numbers_of
-from strandline.core.types import SEQ_MAX, BlockKind, Dataset, DatasetId, DatasetUuid, ItemKind, Seq, SeqRange, ShardId
+from strandline.core.types import (
+    SEQ_MAX,
+    BlockKind,
+    Dataset,
+    DatasetId,
+    DatasetUuid,
+    ItemKind,
+    Seq,
+    SeqRange,
+    ShardId,
+    seq_or_none,
+)
 from strandline.ledger.database_errors import REBUILD_HINT
-from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import rows_with
 from strandline.ledger.ingest import blocks, datasets, restored_blocks
 from strandline.ledger.replicate import item_ranges, sites

@@ -17,7 +17,7 @@ from strandline.core.read_token import Continuation
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import LaneDefinition, SinkDefinition
 from strandline.core.sites.sink_document import sink_definition
-from strandline.core.types import Dataset, DatasetUuid, Seq
+from strandline.core.types import Dataset, DatasetUuid, Seq, seq_or_none
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes, losses, quarantine, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -77,7 +77,7 @@ def _definition(dataset: DatasetUuid, sink: SinkRecord, of_sink: Sequence[Lane],
 
 def _lowest(planned: Seq | None, marks: Sequence[Seq | None]) -> Seq | None:
     """As in `lanes.lowest_watermarks`: rows of a partition without a lane are in no plan yet."""
-    return sinks.seq_or_none(min([int(planned or 0), *(int(mark or 0) for mark in marks)]) or None)
+    return seq_or_none(min([int(planned or 0), *(int(mark or 0) for mark in marks)]) or None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ def remove_consumer(dataset: str, name: str) -> PageAction:
     return PageAction(
         f"remove-consumer-{quote(name, safe='')}", "Remove", "DELETE", at,
         f"Retention keeps nothing for {name} any more. A query that still reads under its name stops with an error. "
-        "Started again, it is known again, and may lack rows that were deleted meanwhile.",
+        "If it starts again, the lake adds the consumer again; rows that were deleted meanwhile are missing.",
         dry_path=f"{at}?dry_run=true", cannot_be_undone=True, confirm=name, sends_body=False,
     )  # fmt: skip
 
