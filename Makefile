@@ -9,7 +9,7 @@ STAMP := .venv/.stamps
 SOURCES := $(shell find src -name '*.py' 2>/dev/null)
 ONLY ?=
 PYTEST_ARGS ?=
-WORKERS ?= 4
+WORKERS ?= 3
 
 # Bytecode is kept: without it every start of Python, and of pytest, compiles everything again.
 unexport PYTHONDONTWRITEBYTECODE
