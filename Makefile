@@ -26,7 +26,7 @@ help:
 	@echo 'make check     lint, types, layers, and the tests that need no Spark'
 	@echo 'make install   make the environment: .venv, Java, the Iceberg runtime'
 	@echo 'make bench     measure; ONLY=ingest,read picks groups'
-	@echo 'make screenshots  make the pictures of README.md again'
+	@echo 'make screenshots  make the pictures of README.md again, and of all pages'
 	@echo 'make docs      write docs/settings.md, cli.md and sinks-options.md from the code'
 	@echo 'make lock      resolve the dependencies again and write the lock files'
 	@echo 'make clean     remove what was built here; .venv and .cache too'
@@ -54,7 +54,7 @@ demo: install
 
 # The two pictures of README.md.
 screenshots: test-parts
-	@$(PYTHON) -m pytest -q tests/browser -k readme
+	@STRANDLINE_SCREENSHOTS=1 $(PYTHON) -m pytest -q tests/browser -k "readme or fits or empty"
 	@mkdir -p docs/images
 	@cp .cache/screenshots/readme-overview.png docs/images/overview.png
 	@cp .cache/screenshots/readme-sink.png docs/images/sink.png

@@ -6,6 +6,7 @@ with the run.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
 
+from strandline.cli.start import OBJECTS_BEFORE_A_SEARCH
 from strandline.core.settings.lake_config import CONFIG_NAME, LakeConfig, load_config
 from tests import run_report
 from tests.campaign import TORTURE, choose_seed
@@ -86,6 +88,15 @@ choose_seed()
 
 def pytest_configure(config: pytest.Config) -> None:
     run_report.register(config)
+    gc.disable()  # modules and tests are not garbage
+
+
+def pytest_collection_finish() -> None:
+    """Python's garbage collector took a fifth of the CPU of tests without Spark: it searches thousands of collected
+    tests and all modules, again and again."""
+    gc.freeze()
+    gc.set_threshold(OBJECTS_BEFORE_A_SEARCH)
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # not the folder of this file
 
+from strandline.cli.start import OBJECTS_BEFORE_A_SEARCH  # noqa: E402
 from tests import fork_client  # noqa: E402
 
 PRELOADED = (
@@ -313,6 +314,7 @@ def main() -> None:
     importlib.import_module("strandline.cli.main").application()  # which imports every command
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
+    gc.set_threshold(OBJECTS_BEFORE_A_SEARCH)  # as a command of its own sets it
     if (request := Server(listener).serve()) is not None:
         become(request)
 

@@ -17,11 +17,13 @@ from tempfile import TemporaryDirectory
 import pytest
 import sqlalchemy as sa
 
-from strandline.ledger import engine
+from strandline.ledger import copy_ledger_rows, engine
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.schema import core
 
 _copying = threading.Lock()
+_TABLES: dict[tuple[str, str], list[sa.Table]] = {}
+_reflect = copy_ledger_rows._reflected
 _IS_EMPTY = """
     SELECT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
        AND NOT EXISTS (SELECT FROM pg_class WHERE oid >= 16384)
@@ -49,7 +51,18 @@ def quick_ledgers() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Ledger, "_upgrade", upgrade)
+        patched.setattr(copy_ledger_rows, "_reflected", _reflected_once)
         yield
+
+
+def _reflected_once(connection: sa.Connection) -> list[sa.Table]:
+    """A migration of a lake reads the tables of its ledger from the database. A test process does so once for each kind
+    of database and version: that takes as long as copying the rows."""
+    version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    key = connection.dialect.name, str(version)
+    if key not in _TABLES:
+        _TABLES[key] = _reflect(connection)
+    return _TABLES[key]
 
 
 def _make_file(ledger: Ledger, migrate: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@ a JVM: that of the test run."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from tests.serve.conftest import serving
 ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / ".cache/axe-core/axe.min.js"
 PICTURES = ROOT / ".cache/screenshots"
+WHOLE_PAGES = "STRANDLINE_SCREENSHOTS"
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 860}
 PATIENCE_MILLISECONDS = 60_000
@@ -75,10 +77,12 @@ class Visitor:
         self.page.get_by_role("heading", name="Overview").wait_for()
 
     def picture(self, name: str, *, whole: bool = True) -> Path:
-        """Build output: nothing is compared with it."""
+        """Build output: nothing is compared with it. A picture of a whole page is for people, and made on demand only:
+        it takes the browser longer than the page itself."""
         PICTURES.mkdir(parents=True, exist_ok=True)
         path = PICTURES / f"{name}.png"
-        self.page.screenshot(path=str(path), full_page=whole)
+        if not whole or WHOLE_PAGES in os.environ:
+            self.page.screenshot(path=str(path), full_page=whole)
         return path
 
 

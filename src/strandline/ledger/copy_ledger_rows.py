@@ -153,7 +153,8 @@ def _check_schema(old: sa.Connection, new: sa.Connection, target: Ledger) -> Non
 
 def _columns(connection: sa.Connection) -> dict[str, set[str]]:
     versions = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars()
-    return {t.name: {c.name for c in t.columns} for t in _reflected(connection)} | {"": set(versions)}
+    tables = sa.inspect(connection).get_multi_columns(filter_names=sorted(metadata.tables))
+    return {name: {c["name"] for c in columns} for (_, name), columns in tables.items()} | {"": set(versions)}
 
 
 def _reflected(connection: sa.Connection) -> list[sa.Table]:

@@ -25,7 +25,7 @@ from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, 
 
 _BUSY_TIMEOUT_SECONDS = 60
 _GZIP_MAGIC = b"\x1f\x8b"
-_LOCAL = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?)?(?=/(?!/))", re.IGNORECASE)
+_LOCAL = re.compile(r"(?:file:(?://(?:localhost)?/*(?=/))?)?(?=/(?!/))", re.IGNORECASE)
 _REPLACED_MEANWHILE = RetryPolicy(0.0, attempts_max=3)
 # What a damaged file may raise: it cannot be decompressed, decoded or parsed, or lacks what all tables have.
 _DAMAGE = (
